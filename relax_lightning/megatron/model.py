@@ -1,0 +1,182 @@
+"""The Megatron models: a policy that gives logits, and a critic that gives one value a token, on the same trunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+from torch import Tensor
+
+from relax_lightning.config import ArchitectureConfig, ParallelConfig
+from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.layers import block_spec
+from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
+
+Layout = SequenceLayout | DecodeLayout
+
+
+class PolicyModel(GPTModel):
+    """A GPT whose forward takes packed tokens and stops before the output layer.
+
+    The head is a step of its own (`logits`), so that only the positions a loss needs go through the vocabulary.
+    """
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Hidden states of packed tokens.
+
+        Args:
+            tokens: [tokens] int64.
+            layout: Where each sequence begins, or where each cached row stands.
+
+        Returns:
+            [tokens, 1, hidden], with gradient; on an earlier pipeline stage what the next one takes in.
+        """
+        decoder_input = self.embedding(tokens[None], layout.positions[None]) if self.pre_process else None
+        return self.decoder(
+            hidden_states=decoder_input,
+            attention_mask=None,
+            rotary_pos_emb=self._rotary(layout.positions),
+            packed_seq_params=layout,
+        )
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states.
+
+        Args:
+            hidden: [tokens, 1, hidden].
+
+        Returns:
+            [tokens, vocabulary] in the model's dtype, with gradient.
+        """
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        out, _ = self.output_layer(hidden, weight=weight)
+        return out.squeeze(1)
+
+    def _rotary(self, positions: Tensor) -> Tensor:
+        """[tokens, 1, 1, rotary] fp32 angles: one gathered table instead of Megatron's loop over packed sequences."""
+        table = self.rotary_pos_emb(self.max_sequence_length)
+        return table.index_select(0, positions)
+
+
+class ValueHead(torch.nn.Linear):
+    """One value a token, in the place of the vocabulary's output layer, in fp32.
+
+    It is marked for gradient reduction under sequence parallelism: unmarked heads drift apart over tensor ranks.
+    """
+
+    def __init__(self, config: TransformerConfig, initialization: str) -> None:
+        super().__init__(config.hidden_size, 1, bias=True, dtype=torch.float32)
+        self._sequence_parallel = config.sequence_parallel
+        for parameter in (self.weight, self.bias):
+            parameter.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
+        with torch.no_grad():
+            self.bias.zero_()
+            if initialization == "zero":
+                self.weight.zero_()
+            else:
+                self.weight.normal_(0.0, config.init_method_std)
+
+    def forward(self, hidden: Tensor, weight: Any = None, **_: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """[tokens, 1, hidden] -> ([tokens, 1, 1] fp32, None), as Megatron's output layers answer."""
+        values = super().forward(hidden.float())
+        if self._sequence_parallel:
+            values = gather_from_sequence_parallel_region(values, tensor_parallel_output_grad=False)
+        return values, None
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
+        """The head as Megatron's distributed checkpoint wants it: whole on every tensor rank."""
+        return make_sharded_tensors_for_checkpoint(
+            self.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
+        )
+
+
+class CriticModel(PolicyModel):
+    """The same trunk with a value head."""
+
+    def __init__(self, *args: Any, head_init: str, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "share_embeddings_and_output_weights": False})
+        if self.post_process:
+            self.output_layer = ValueHead(self.config, head_init)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[tokens, 1, hidden] -> [tokens, 1] fp32 values, never divided by a temperature."""
+        return self.output_layer(hidden)[0].squeeze(1)
+
+
+def transformer_config(
+    architecture: ArchitectureConfig, parallel: ParallelConfig, dtype: torch.dtype, recompute: str | None
+) -> TransformerConfig:
+    """Megatron's configuration of a dense Llama, Qwen2 or Qwen3 trunk."""
+    a = architecture
+    return TransformerConfig(
+        num_layers=a.num_layers,
+        hidden_size=a.hidden_size,
+        ffn_hidden_size=a.ffn_hidden_size,
+        num_attention_heads=a.num_attention_heads,
+        num_query_groups=a.num_query_groups,
+        kv_channels=a.kv_channels,
+        normalization="RMSNorm",
+        layernorm_epsilon=a.norm_epsilon,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        add_qkv_bias=a.qkv_bias,
+        qk_layernorm=a.qk_layernorm,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        context_parallel_size=parallel.context,
+        sequence_parallel=parallel.sequence,
+        recompute_granularity=recompute,
+        recompute_method="uniform" if recompute == "full" else None,
+        recompute_num_layers=1 if recompute == "full" else None,
+        # Our losses are already divided by the tokens of the whole optimizer step: Megatron must only add.
+        calculate_per_token_loss=True,
+        variable_seq_lengths=parallel.pipeline > 1,
+        moe_token_dispatcher_type="alltoall",
+        use_cpu_initialization=not torch.cuda.is_available(),
+        perform_initialization=True,
+        persist_layer_norm=False,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=torch.cuda.is_available(),
+        bias_dropout_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+    )
+
+
+def build_model(
+    architecture: ArchitectureConfig,
+    config: TransformerConfig,
+    device: torch.device,
+    *,
+    head_init: str | None = None,
+) -> PolicyModel:
+    """A policy, or with `head_init` (`zero` or `normal`) a critic, with fresh weights on `device`."""
+    from megatron.core import parallel_state
+
+    arguments: dict[str, Any] = {
+        "config": config,
+        "transformer_layer_spec": block_spec(config),
+        "vocab_size": architecture.vocab_size,
+        "max_sequence_length": architecture.max_position_embeddings,
+        "position_embedding_type": "rope",
+        "rotary_base": architecture.rope_theta,
+        "rope_scaling": architecture.rope_scaling_factor is not None,
+        "rope_scaling_factor": architecture.rope_scaling_factor or 8.0,
+        "share_embeddings_and_output_weights": architecture.tie_word_embeddings,
+        "pre_process": parallel_state.is_pipeline_first_stage(),
+        "post_process": parallel_state.is_pipeline_last_stage(),
+    }
+    with cuda_stand_in():
+        model = PolicyModel(**arguments) if head_init is None else CriticModel(**arguments, head_init=head_init)
+    return model.to(device)

@@ -1,0 +1,68 @@
+"""Megatron's data-parallel wrapper, distributed optimizer and learning-rate schedule for one role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from relax_lightning import config as configuration
+from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.model import PolicyModel
+
+
+def wrap_model(model: PolicyModel, optimizer: configuration.OptimizerConfig) -> DistributedDataParallel:
+    """Megatron's DDP around `model`: one contiguous fp32 gradient buffer, summed over data-parallel ranks."""
+    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=optimizer.distributed)
+    with cuda_stand_in():
+        return DistributedDataParallel(model.config, ddp, model)
+
+
+def build_optimizer(
+    model: DistributedDataParallel, optimizer: configuration.OptimizerConfig, dtype: torch.dtype
+) -> MegatronOptimizer:
+    """Megatron's AdamW over the wrapped model. Learning rate and weight decay are set by the schedule."""
+    megatron_config = OptimizerConfig(
+        optimizer="adam",
+        lr=optimizer.lr,
+        min_lr=optimizer.min_lr,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.betas[0],
+        adam_beta2=optimizer.betas[1],
+        adam_eps=optimizer.eps,
+        clip_grad=optimizer.clip_grad,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=optimizer.distributed,
+    )
+    with cuda_stand_in():
+        return get_megatron_optimizer(megatron_config, [model])
+
+
+def build_schedule(
+    optimizer: MegatronOptimizer, settings: configuration.OptimizerConfig, num_steps: int
+) -> OptimizerParamScheduler:
+    """The decay of the learning rate over the role's own `num_steps` optimizer steps; warm-up is the callbacks'."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=settings.lr,
+        max_lr=settings.lr,
+        min_lr=settings.min_lr,
+        lr_warmup_steps=0,
+        lr_decay_steps=max(num_steps, 1),
+        lr_decay_style=settings.decay,
+        start_wd=settings.weight_decay,
+        end_wd=settings.weight_decay,
+        wd_incr_steps=1,
+        wd_incr_style="constant",
+    )
+
+
+def inner_optimizers(optimizer: MegatronOptimizer) -> Iterator[Any]:
+    """The torch optimizers inside, whichever way Megatron chained and wrapped them."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        yield part.optimizer

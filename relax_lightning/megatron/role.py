@@ -1,0 +1,230 @@
+"""One trained model: its Megatron parts, its forward over micro-batches, and its optimizer step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from relax_lightning.batch import Rollouts
+from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
+from relax_lightning.megatron.hugging_face import load_weights
+from relax_lightning.megatron.microbatch import Microbatch, pack
+from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
+from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, wrap_model
+
+LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]
+"""Takes a head's outputs and the rows they belong to; gives the loss, already divided by what the whole optimizer
+step counts, and metrics divided likewise, so that both may be added over micro-batches."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step did."""
+
+    applied: bool
+    """False when the loss or the gradient norm was not finite: then nothing moved."""
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    lr: float
+    """The learning rate that was really used."""
+    metrics: dict[str, float]
+
+
+class MegatronRole:
+    """A model with its optimizer and schedule. `actor` and `critic` differ only in the head.
+
+    Args:
+        name: `actor` or `critic`.
+        architecture: The trunk.
+        parallel: How it is cut over ranks.
+        optimizer: Its optimizer's settings.
+        num_steps: Optimizer steps that the learning rate decays over.
+        dtype: Dtype of weights and activations.
+        device: Where it lives.
+        recompute: None, `selective` or `full`.
+        weights: Hugging Face directory to start from; None: fresh weights.
+        head_init: None for a policy; `zero` or `normal` for a critic's value head.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        architecture: ArchitectureConfig,
+        parallel: ParallelConfig,
+        optimizer: OptimizerConfig,
+        *,
+        num_steps: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        recompute: str | None = None,
+        weights: str | None = None,
+        head_init: str | None = None,
+    ) -> None:
+        self.name = name
+        self.device = device
+        self.architecture = architecture
+        self.num_steps_done = 0
+        config = transformer_config(architecture, parallel, dtype, recompute)
+        self.model: PolicyModel = build_model(architecture, config, device, head_init=head_init)
+        if weights is not None:
+            load_weights(self.model, weights)
+        self.ddp = wrap_model(self.model, optimizer)
+        self.optimizer = build_optimizer(self.ddp, optimizer, dtype)
+        self.schedule = build_schedule(self.optimizer, optimizer, num_steps)
+        config.finalize_model_grads_func = _add_gradients
+        config.grad_scale_func = self.optimizer.scale_loss
+        config.no_sync_func = self.ddp.no_sync
+
+    def update(
+        self, microbatches: Sequence[Microbatch], head: Callable[..., Any], loss: LossFunction, lr_scale: float
+    ) -> StepResult:
+        """One optimizer step over `microbatches`, whose losses are added.
+
+        A loss or gradient norm that is not finite leaves weights, moments and schedule as they were.
+        """
+        with cuda_stand_in():
+            self.ddp.train()
+            self.ddp.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            parts = self._run(microbatches, head, loss, forward_only=False)
+            grad_norm = self._gradient_norm()
+            total = float(sum(part["loss"] for part in parts))
+            applied = math.isfinite(total) and math.isfinite(grad_norm)
+            lr = self._step(lr_scale) if applied else 0.0
+        metrics = {key: float(sum(part[key] for part in parts)) for key in parts[0] if key != "loss"}
+        return StepResult(applied, total, grad_norm, lr, metrics)
+
+    def evaluate(self, microbatches: Sequence[Microbatch], head: Callable[..., Any]) -> list[Any]:
+        """The head's outputs of each micro-batch, without gradient."""
+        if not microbatches:
+            return []
+        with cuda_stand_in(), torch.no_grad():
+            self.ddp.eval()
+            return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
+
+    def _run(
+        self,
+        microbatches: Sequence[Microbatch],
+        head: Callable[..., Any],
+        loss: LossFunction | None,
+        *,
+        forward_only: bool,
+    ) -> list[dict[str, Any]]:
+        def forward_step(batches: Iterator[Microbatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+            batch = next(batches)
+            return model(batch.tokens, batch.layout), partial(self._finish, batch, head, loss)
+
+        return get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=iter(microbatches),
+            model=[self.ddp],
+            num_microbatches=len(microbatches),
+            seq_length=max(len(batch.tokens) for batch in microbatches),
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+
+    def _finish(
+        self, batch: Microbatch, head: Callable[..., Any], loss: LossFunction | None, hidden: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        outputs = head(self.model, hidden, batch)
+        count = torch.tensor(0, dtype=torch.int, device=hidden.device)
+        if loss is None:
+            return hidden.sum() * 0, count, {"outputs": outputs}
+        value, metrics = loss(outputs, batch.rows)
+        return value, count, {"loss": value.detach(), **metrics}
+
+    def _gradient_norm(self) -> float:
+        self.optimizer.prepare_grads()
+        norm = self.optimizer.get_grad_norm()
+        return float(norm)
+
+    def _step(self, lr_scale: float) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= lr_scale
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        self.optimizer.step()
+        self.schedule.step(1)
+        self.num_steps_done += 1
+        return lr
+
+
+def _add_gradients(models: list[Any], num_tokens: Tensor | None, **kwargs: Any) -> None:
+    """Megatron's gradient reduction, without its division by tokens: our losses are divided already."""
+    finalize_model_grads(models, None, **kwargs)
+
+
+class Actor(MegatronRole):
+    """The policy."""
+
+    def pack(self, rollouts: Rollouts, rows: Sequence[int]) -> Microbatch:
+        """A micro-batch of the given samples."""
+        return pack(rollouts, rows, self.device)
+
+    def log_probs(self, rollouts: Rollouts, row_groups: Sequence[Sequence[int]]) -> Tensor:
+        """Log-probs of the responses under the weights as they are.
+
+        Args:
+            rollouts: The record.
+            row_groups: Rows of each micro-batch.
+
+        Returns:
+            [batch, response] float32 on CPU, at the sampling temperature; 0 in padding and for rows in no group.
+        """
+        batches = [self.pack(rollouts, rows) for rows in row_groups]
+        result = torch.zeros(rollouts.response_tokens.shape)
+        for batch, outputs in zip(batches, self.evaluate(batches, self.head(rollouts.temperature)), strict=True):
+            result[list(batch.rows)] = outputs.log_probs.cpu()
+        return result
+
+    @staticmethod
+    def head(temperature: float) -> Callable[[PolicyModel, Tensor, Microbatch], PolicyOutputs]:
+        """The policy's head at the sampling temperature."""
+        return partial(policy_outputs, temperature=temperature)
+
+
+class Critic(MegatronRole):
+    """The value model."""
+
+    def pack(self, rollouts: Rollouts, rows: Sequence[int], *, feed_last: bool = False) -> Microbatch:
+        """A micro-batch of the given samples; `feed_last` also gives the value after the last token."""
+        return pack(rollouts, rows, self.device, feed_last=feed_last)
+
+    def values(
+        self, rollouts: Rollouts, row_groups: Sequence[Sequence[int]], *, with_final: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Values under the weights as they are.
+
+        Args:
+            rollouts: The record.
+            row_groups: Rows of each micro-batch.
+            with_final: Also the value of the state after each response.
+
+        Returns:
+            [batch, response] float32 on CPU: V_t at the state before token t; and [batch] final values or None.
+        """
+        batches = [self.pack(rollouts, rows, feed_last=with_final) for rows in row_groups]
+        values = torch.zeros(rollouts.response_tokens.shape)
+        final = torch.zeros(len(rollouts)) if with_final else None
+        for batch, outputs in zip(batches, self.evaluate(batches, critic_outputs), strict=True):
+            rows = list(batch.rows)
+            values[rows] = outputs.values.cpu()
+            if final is not None:
+                final[rows] = outputs.final_values.cpu()
+        return values, final
+
+    @staticmethod
+    def head() -> Callable[[PolicyModel, Tensor, Microbatch], CriticOutputs]:
+        """The critic's head."""
+        return critic_outputs
