@@ -54,8 +54,8 @@ class MLflowLogger(JournalLogger):
         uri = uri or f"sqlite:///{self._run_folder / 'mlruns.db'}"
         if not uri.startswith(_SCHEMES):
             raise ValueError(
-                f"tracking.mlflow.uri: wanted a server (http://..., https://...) or a database (sqlite:///FILE), got {uri!r}; "
-                "MLflow no longer writes to a plain folder. Leave it out for a database in the run folder."
+                "tracking.mlflow.uri: wanted a server (http://..., https://...) or a database (sqlite:///FILE), "
+                f"got {uri!r}; MLflow writes to no plain folder. Leave it out for a database in the run folder."
             )
         self._has_system_metrics = system_metrics
         text_tags = {key: str(value) for key, value in (tags or {}).items()}
@@ -138,8 +138,8 @@ class MLflowLogger(JournalLogger):
         num_points, num_events = self._spool.num_pending()
         reason = self._sender.failure if self._sender is not None else None
         log.warning(
-            "%d points and %d other records of this run have not reached MLflow at %s (%s). They are kept in %s and sent by "
-            "the next run in this folder, or by: python -m relax_lightning.tracking.replay %s",
+            "%d points and %d other records of this run have not reached MLflow at %s (%s). They are kept in %s "
+            "and sent by the next run in this folder, or by: python -m relax_lightning.tracking.replay %s",
             num_points, num_events, self.location, reason or "still sending",
             self._run_folder / SPOOL_NAME, self._run_folder,
         )  # fmt: skip

@@ -141,7 +141,7 @@ class MLflowRun:
 
 
 def prepare_mlflow() -> None:
-    """Import mlflow (seconds) with short timeouts, no retries of its own and a quiet first database; the user's own settings win."""
+    """Import mlflow (seconds), set to short timeouts, no retries and no chatter where the user has set nothing else."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import mlflow.tracking  # noqa: F401  # pyright: ignore[reportUnusedImport]

@@ -38,11 +38,12 @@ def _replay_one(spool: Spool) -> bool:
     target = without_credentials(spool.state.uri)
     try:
         replay_spool(spool)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever the server did, the other runs get their turn
         print(f"run {spool.state.key}: not all sent to {target}: {describe(error)}")
         return False
     print(
-        f"run {spool.state.run_id or spool.state.key}: {num_points} points and {num_events} other records sent to {target}"
+        f"run {spool.state.run_id or spool.state.key}: {num_points} points and {num_events} other records "
+        f"sent to {target}"
     )
     return True
 

@@ -93,7 +93,7 @@ class Sender(threading.Thread):
             self._run.connect()
             self._connected_at = self._connected_at or time.monotonic()
             send_pending(self._spool, self._run)
-        except Exception as error:  # a server may answer anything at all; nothing of it may reach training
+        except Exception as error:  # noqa: BLE001 - whatever a server does, training goes on
             self._fail(error)
         else:
             if self._num_failures:
@@ -124,7 +124,7 @@ class Sender(threading.Thread):
                 continue
             try:
                 replay_spool(spool)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the run that goes on comes first
                 log.info("an older run's points stay spooled: %s", describe(error))
 
 

@@ -1,10 +1,9 @@
-"""What a run still owes its MLflow server, on disk, so that neither a dead server nor a dead process loses any of it."""
+"""What a run still owes its MLflow server, on disk: neither a dead server nor a dead process loses any of it."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -77,7 +76,7 @@ class Spool:
             self._folder.mkdir(parents=True, exist_ok=True)
             partial = self._state_path.with_suffix(".partial")
             partial.write_text(json.dumps(asdict(self._state), indent=1))
-            os.replace(partial, self._state_path)
+            partial.replace(self._state_path)
 
     def reload(self) -> None:
         """Read the state from disk again: another process may have sent something meanwhile."""

@@ -1,4 +1,4 @@
-"""The real sqlite store, a server that refuses and one that never answers: all through 127.0.0.1 or a temporary file."""
+"""The real sqlite store, a server that refuses and one that never answers: all on this machine."""
 
 import json
 import os
