@@ -1,0 +1,1 @@
+"""Callbacks of relax-lightning: policy, logging and saving, one callback a file."""
