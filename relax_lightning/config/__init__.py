@@ -13,6 +13,7 @@ from relax_lightning.config.callbacks import (
 )
 from relax_lightning.config.cluster import ClusterConfig
 from relax_lightning.config.faults import ConfigurationError
+from relax_lightning.config.loader import load, resolve, to_dict, to_yaml
 from relax_lightning.config.model import (
     ActorConfig,
     ArchitectureConfig,
@@ -68,4 +69,8 @@ __all__ = [
     "TrackingConfig",
     "TrainerConfig",
     "WarmupConfig",
+    "load",
+    "resolve",
+    "to_dict",
+    "to_yaml",
 ]

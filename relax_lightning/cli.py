@@ -1,0 +1,251 @@
+"""The command `relax-lightning`. Imports no torch, Lightning or Ray until every check has passed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relax_lightning import __version__
+from relax_lightning.config.checkpoints import MANIFEST, committed_folder
+from relax_lightning.config.faults import ConfigurationError, Problem, fault
+from relax_lightning.config.files import resumed_folder
+from relax_lightning.config.loader import read, resolve, to_yaml
+from relax_lightning.config.tree import Config
+
+USAGE = """\
+usage: relax-lightning COMMAND ...
+
+PPO with a real critic for large language models, on Lightning's own Trainer.
+
+commands:
+  fit --config FILE [--key value ...]        train
+  validate --config FILE [--key value ...]   evaluate on the validation sets
+  export CHECKPOINT DIR                      write a Hugging Face directory
+
+options:
+  --help      this text; `relax-lightning fit --help` lists every key
+  --version   the version
+
+A start: relax-lightning fit --config configs/digits-cpu.yaml
+"""
+
+RUN_USAGE = """\
+usage: relax-lightning {command} --config FILE [--config MORE ...] [--key value ...]
+
+  --config FILE          a YAML file; a later one is laid over those before it
+  --ckpt_path auto|DIR   resume everything: `auto`: the newest checkpoint of the save root, if any
+  --print_config         print the resolved configuration and stop
+  --KEY VALUE            any key below, dotted: --model.algorithm.gamma 0.99
+
+${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{other.key}} are replaced.
+A start: configs/digits-cpu.yaml
+"""
+
+EXPORT_USAGE = """\
+usage: relax-lightning export CHECKPOINT DIR
+
+  CHECKPOINT   an iter_ folder, or a checkpoint root, which means its newest checkpoint
+  DIR          where the Hugging Face directory is written; must not hold anything yet
+"""
+
+_START = "a complete example to start from: relax-lightning fit --config configs/digits-cpu.yaml"
+
+
+class UsageError(ValueError):
+    """A command line that cannot be read."""
+
+
+@dataclass
+class Arguments:
+    """What follows `fit` or `validate`."""
+
+    config_files: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    ckpt_path: str | None = None
+    print_config: bool = False
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: the words after `relax-lightning`; None takes those of the process.
+
+    Returns:
+        The exit status: 0; 1 for a fault of the configuration or the run; 2 for an unreadable command line.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(words)
+    except UsageError as error:
+        return _fail(f"{error}; see relax-lightning --help", status=2)
+    except ConfigurationError as error:
+        return _fail_with(error.problems, "the configuration")
+    except ValueError as error:
+        if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1":
+            raise
+        return _fail(" ".join(str(error).split()))
+
+
+def parse(words: list[str]) -> Arguments:
+    """The words after `fit` or `validate`, sorted.
+
+    Raises:
+        UsageError: A word is no option, or an option lacks its value.
+    """
+    arguments, rest = Arguments(), list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if name == "--print_config" and not equals:
+            arguments.print_config = True
+            continue
+        if not name.startswith("--") or name == "--":
+            raise UsageError(f"wanted --key value, got {word!r}; write keys with two dashes")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"wanted a value after {name}, got {rest[0] if rest else 'nothing'}; add it")
+            value = rest.pop(0)
+        _take(arguments, name.removeprefix("--"), value)
+    return arguments
+
+
+def shadowing_callbacks(folder: Path) -> Problem | None:
+    """A user's own `callbacks` in `folder` that would be imported instead of ours."""
+    ours = Path(__file__).resolve().parent.parent / "callbacks"
+    # A folder without __init__.py shadows nothing: Python prefers a package later on the path.
+    for theirs in (folder / "callbacks" / "__init__.py", folder / "callbacks.py"):
+        if theirs.is_file() and theirs.resolve() != ours / "__init__.py":
+            found = theirs.parent if theirs.name == "__init__.py" else theirs
+            message = f"wanted only {ours} under the name `callbacks`, got {found} as well; rename yours"
+            return Problem("callbacks", message)
+    return None
+
+
+def _dispatch(words: list[str]) -> int:
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "fit": lambda rest: _run("fit", rest),
+        "validate": lambda rest: _run("validate", rest),
+        "export": _export,
+    }
+    if not words or words[0] in ("--help", "-h"):
+        print(USAGE, end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"relax-lightning {__version__}")
+        return 0
+    if words[0] not in commands:
+        raise UsageError(f"wanted one of {', '.join(commands)}, got {words[0]!r}")
+    return commands[words[0]](words[1:])
+
+
+def _run(command: str, words: list[str]) -> int:
+    if "--help" in words or "-h" in words:
+        _print_key_help(command)
+        return 0
+    arguments = parse(words)
+    name = ", ".join(arguments.config_files) or "the command line"
+    try:
+        config, problems = _checked(command, arguments)
+    except ConfigurationError as error:
+        return _fail_with(error.problems, name)
+    for problem in problems:
+        print(f"relax-lightning: warning: {problem}", file=sys.stderr)
+    if arguments.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    _put_on_path(Path.cwd())
+    resumed = None if arguments.ckpt_path is None else resumed_folder(config, arguments.ckpt_path)
+    from relax_lightning.lightning_cli import run
+
+    return run(command, config, None if resumed is None else str(resumed))
+
+
+def _checked(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
+    """The resolved configuration and the warnings.
+
+    Raises:
+        ConfigurationError: Any fault, of a field or of the whole.
+    """
+    from relax_lightning.plan import check
+
+    config, faults = read(arguments.config_files, arguments.overrides)
+    found = check(config, resume=arguments.ckpt_path, subcommand=command)
+    shadowing = shadowing_callbacks(Path.cwd())
+    found += [] if shadowing is None else [shadowing]
+    # A finding that rests on a faulty key says nothing: the key has its default there.
+    sound = [p for p in found if not any(faults.concern(key) for key in (p.key, *p.involves))]
+    errors = [str(p) for p in sound if p.severity == "error" and not arguments.print_config]
+    if faults.found or errors:
+        raise ConfigurationError(faults.lines() + errors)
+    with warnings.catch_warnings():
+        # The plan has found what resolving warns of, in words for the terminal.
+        warnings.simplefilter("ignore")
+        return resolve(config), [p for p in sound if p.severity == "warning"]
+
+
+def _take(arguments: Arguments, name: str, value: str) -> None:
+    if name == "config":
+        arguments.config_files.append(value)
+    elif name == "ckpt_path":
+        arguments.ckpt_path = value
+    else:
+        arguments.overrides.append(f"{name}={value}")
+
+
+def _export(words: list[str]) -> int:
+    if "--help" in words or "-h" in words:
+        print(EXPORT_USAGE, end="")
+        return 0
+    if len(words) != 2 or any(word.startswith("-") for word in words):
+        raise UsageError(f"wanted export CHECKPOINT DIR, got {' '.join(words) or 'nothing after export'}")
+    checkpoint, directory = Path(words[0]), Path(words[1])
+    if checkpoint.is_dir() and not (checkpoint / MANIFEST).is_file():
+        checkpoint = committed_folder(checkpoint) or checkpoint
+    if not (checkpoint / MANIFEST).is_file():
+        change = "give an iter_ folder or a checkpoint root"
+        raise ValueError(f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', words[0], change)}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"DIR: {fault('an empty or new folder', words[1], 'remove it or give another')}")
+    from relax_lightning.megatron.export import export_checkpoint
+
+    export_checkpoint(checkpoint, directory)
+    return 0
+
+
+def _put_on_path(folder: Path) -> None:
+    # A console script does not have the working directory on its path, and a user's own classes live there.
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _print_key_help(command: str) -> None:
+    from relax_lightning.config.help import key_groups
+
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    print(RUN_USAGE.format(command=command))
+    for group in key_groups():
+        print("\n".join((f"{bold}{group.title}{plain}", *group.lines, "")))
+
+
+def _fail_with(problems: list[str], name: str) -> int:
+    count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
+    print(f"relax-lightning: {count} in {name}", file=sys.stderr)
+    for problem in problems:
+        print(f"  - {' '.join(problem.split())}", file=sys.stderr)
+    if any("got nothing; add" in problem or "wanted a model" in problem for problem in problems):
+        print(f"  {_START}", file=sys.stderr)
+    return 1
+
+
+def _fail(message: str, status: int = 1) -> int:
+    print(f"relax-lightning: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

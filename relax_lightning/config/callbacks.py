@@ -1,0 +1,86 @@
+"""Configuration of the callbacks that are always there: `callbacks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relax_lightning.config.faults import at_least, refuse
+from relax_lightning.config.keys import key, section
+
+
+@dataclass(frozen=True)
+class CriticOnlyWarmupConfig:
+    """First iterations in which only the critic trains."""
+
+    num_steps: int = key(0, "number of such iterations")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 0, "num_steps"))
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """Linear warm-up of one role's learning rate."""
+
+    num_iters: int = key(0, "length of the warm-up, in optimizer steps of the role")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 0, "num_iters"))
+
+
+@dataclass(frozen=True)
+class LRWarmupConfig:
+    """Linear warm-up of the learning rates."""
+
+    actor: WarmupConfig = section(WarmupConfig, "of the actor")
+    critic: WarmupConfig = section(WarmupConfig, "of the critic")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the pair of actor and critic is saved, and how many are kept."""
+
+    every_n_steps: int | None = key(None, "iterations between checkpoints; null: only at the end")
+    keep_last: int = key(2, "number of checkpoints kept")
+    save_last: bool = key(True, "save at a clean end as well")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 1, "every_n_steps", "keep_last"))
+
+
+@dataclass(frozen=True)
+class MetricsConfig:
+    """Metrics on the terminal and in the record."""
+
+    samples_per_table: int = key(8, "samples in the table of an iteration")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 0, "samples_per_table"))
+
+
+@dataclass(frozen=True)
+class CurvesConfig:
+    """The picture of the main curves; no keys yet."""
+
+
+@dataclass(frozen=True)
+class TimelineConfig:
+    """The Chrome trace of the phases; no keys yet."""
+
+
+@dataclass(frozen=True)
+class CallbacksConfig:
+    """Our own callbacks; null switches one off."""
+
+    critic_only_warmup: CriticOnlyWarmupConfig | None = section(
+        CriticOnlyWarmupConfig, "first iterations in which only the critic trains"
+    )
+    lr_warmup: LRWarmupConfig | None = section(LRWarmupConfig, "linear warm-up of the learning rates")
+    checkpoint: CheckpointConfig | None = section(
+        CheckpointConfig, "saves, prunes, refuses inconsistent pairs"
+    )
+    metrics: MetricsConfig | None = section(MetricsConfig, "metrics on the terminal and in the record")
+    curves: CurvesConfig | None = section(CurvesConfig, "a picture of the main curves in the run folder")
+    timeline: TimelineConfig | None = section(
+        TimelineConfig, "a Chrome trace of the phases in the run folder"
+    )

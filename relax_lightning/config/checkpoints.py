@@ -1,0 +1,120 @@
+"""How checkpoints lie on disk: folder names, the tracker, what is complete. Loads nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+TRACKER = "latest_checkpointed_iteration.txt"
+"""The one commit point of a checkpoint root."""
+
+MANIFEST = "manifest.json"
+RELEASE = "release"
+ROLES = ("actor", "critic")
+
+
+def iteration_folder(root: str | Path, iteration: int) -> Path:
+    """Folder of one iteration: `<root>/iter_0000012`."""
+    return Path(root) / f"iter_{iteration:07d}"
+
+
+def iteration_of(folder: str | Path) -> int | None:
+    """The iteration that a folder's name says, or None for any other name."""
+    match = re.fullmatch(r"iter_(\d{7,})", Path(folder).name)
+    return int(match[1]) if match else None
+
+
+def read_tracker(root: str | Path) -> int | Literal["release"] | None:
+    """What the tracker of a root says: an iteration, `release` (weights only), or None without a tracker.
+
+    Raises:
+        ValueError: The tracker holds something else.
+    """
+    path = Path(root) / TRACKER
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    if text == RELEASE:
+        return RELEASE
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    raise ValueError(
+        f"{path}: wanted an iteration or `release`, got {text!r}; "
+        "write the number of the newest complete iter_ folder"
+    )
+
+
+def committed_folder(root: str | Path) -> Path | None:
+    """The folder that the tracker of a root points to, whether it exists or not; None without a tracker."""
+    tracker = read_tracker(root)
+    if tracker is None:
+        return None
+    return Path(root) / RELEASE if tracker == RELEASE else iteration_folder(root, int(tracker))
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any] | None:
+    """The manifest of an iteration's folder, or None where it lacks one (a plain Megatron checkpoint).
+
+    Raises:
+        ValueError: The manifest is no JSON mapping.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: wanted a JSON mapping, got {error}; use another checkpoint") from error
+    if not isinstance(manifest, dict):
+        raise ValueError(
+            f"{path}: wanted a JSON mapping, got {type(manifest).__name__}; use another checkpoint"
+        )
+    return manifest
+
+
+def complete_iterations(root: str | Path, roles: tuple[str, ...] = ROLES) -> list[int]:
+    """Iterations of a root of ours that are committed and hold the given roles, oldest first.
+
+    A folder newer than the tracker was renamed but not committed, and does not count.
+    """
+    newest = read_tracker(root)
+    if not isinstance(newest, int):
+        return []
+    numbers = [
+        n for folder in Path(root).iterdir() if (n := iteration_of(folder)) is not None and n <= newest
+    ]
+    return sorted(n for n in numbers if is_complete(iteration_folder(root, n), roles))
+
+
+def is_complete(folder: Path, roles: tuple[str, ...] = ROLES) -> bool:
+    """Whether an iteration's folder has its manifest and the folders of the given roles."""
+    return (folder / MANIFEST).is_file() and all((folder / role).is_dir() for role in roles)
+
+
+def find_latest(save_root: str | Path, critic_root: str | Path | None = None) -> tuple[int, Path] | None:
+    """The newest iteration complete in both roots, and its folder under `save_root`; None for a fresh start.
+
+    Args:
+        save_root: where the actor and the trainer are saved.
+        critic_root: where the critic is saved; None or the same path is the layout with one root.
+
+    Raises:
+        ValueError: `save_root` has a tracker, yet no iteration is complete in both roots.
+    """
+    shared = critic_root is None or Path(critic_root).absolute() == Path(save_root).absolute()
+    common = set(complete_iterations(save_root, ROLES if shared else ("actor",)))
+    if not shared:
+        common &= set(complete_iterations(critic_root or "", ("critic",)))
+    if common:
+        return max(common), iteration_folder(save_root, max(common))
+    # The tracker of the actor's root moves last, so with it a whole pair has been there.
+    if read_tracker(save_root) is None:
+        return None
+    roots = str(save_root) if shared else f"{save_root} and {critic_root}"
+    raise ValueError(
+        f"wanted an iteration with actor and critic under {roots}, got none, although "
+        f"{Path(save_root) / TRACKER} says {read_tracker(save_root)}; "
+        "restore the folders, or remove the tracker to start fresh"
+    )

@@ -1,0 +1,128 @@
+"""What is wrong with a field of a configuration, and the checks that say so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of one field: where, and what was wanted, what came, what to change."""
+
+    field: str
+    message: str
+    also: tuple[str, ...] = ()
+    """Other fields that the fault depends on: where one of them is at fault, this one says nothing new."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding over a whole configuration."""
+
+    key: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+    involves: tuple[str, ...] = ()
+    """Other keys that the finding depends on."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+class FieldError(ValueError):
+    """All faults of one dataclass instance, so that a reader of them can put the whole key in front."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+class ConfigurationError(ValueError):
+    """All faults of a configuration, one line each in `problems`."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def refuse(*found: Iterable[Fault]) -> None:
+    """Raise when any check found something.
+
+    Raises:
+        FieldError: Some check found a fault; all are held.
+    """
+    faults = [fault for group in found for fault in group]
+    if faults:
+        raise FieldError(faults)
+
+
+def fault(wanted: str, got: Any, change: str) -> str:
+    """The words of a fault, in the order every message of ours has: wanted, came, change."""
+    return f"wanted {wanted}, got {show(got)}; {change}"
+
+
+def show(value: Any) -> str:
+    """A value as a YAML reader would write it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def at_least(config: Any, bound: float, *names: str) -> list[Fault]:
+    """Fields that must be `bound` or more; null is left to the field's type."""
+    return _numbers(config, names, lambda x: x >= bound, f"a number of at least {bound:g}")
+
+
+def above(config: Any, bound: float, *names: str) -> list[Fault]:
+    """Fields that must be more than `bound`."""
+    return _numbers(config, names, lambda x: x > bound, f"a number above {bound:g}")
+
+
+def within(config: Any, low: float, high: float, *names: str) -> list[Fault]:
+    """Fields that must lie from `low` to `high`, both allowed."""
+    return _numbers(config, names, lambda x: low <= x <= high, f"a number from {low:g} to {high:g}")
+
+
+def half_open(config: Any, low: float, high: float, *names: str) -> list[Fault]:
+    """Fields that must be more than `low` and at most `high`."""
+    return _numbers(config, names, lambda x: low < x <= high, f"a number above {low:g} and at most {high:g}")
+
+
+def one_of(config: Any, choices: tuple[str, ...], *names: str) -> list[Fault]:
+    """Fields that must be one of the words; null is left to the field's type."""
+    wanted = "one of " + ", ".join(choices) if len(choices) > 1 else f"`{next(iter(choices))}`"
+    values = {name: getattr(config, name) for name in names}
+    return [
+        Fault(name, fault(wanted, value, _default_hint(config, name)))
+        for name, value in values.items()
+        if value is not None and value not in choices
+    ]
+
+
+def _numbers(config: Any, names: tuple[str, ...], allowed: Any, wanted: str) -> list[Fault]:
+    values = {name: getattr(config, name) for name in names}
+    return [
+        Fault(name, fault(wanted, value, _default_hint(config, name)))
+        for name, value in values.items()
+        if value is not None and not (is_finite_number(value) and allowed(value))
+    ]
+
+
+def is_finite_number(value: Any) -> bool:
+    """True for an int or a finite float; a bool is no number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _default_hint(config: Any, name: str) -> str:
+    default = next(f.default for f in fields(config) if f.name == name)
+    if default is MISSING:
+        return "change it"
+    return f"change it, or leave it out for the default, {show(default)}"

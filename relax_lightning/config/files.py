@@ -1,0 +1,203 @@
+"""Checks of what a configuration's paths point to: model, data, folders to write, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from relax_lightning.config.checkpoints import (
+    MANIFEST,
+    RELEASE,
+    TRACKER,
+    committed_folder,
+    find_latest,
+    iteration_of,
+    read_tracker,
+)
+from relax_lightning.config.faults import Problem, fault
+from relax_lightning.config.tree import Config
+
+SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+
+
+def model_problems(config: Config) -> Iterator[Problem]:
+    """A Hugging Face directory that is missing, or holds a model that cannot be read."""
+    directory = config.model.actor.hf_checkpoint
+    if directory is None:
+        return
+    key, path = "model.actor.hf_checkpoint", Path(directory) / "config.json"
+    if not Path(directory).is_dir():
+        yield Problem(
+            key, fault("a Hugging Face directory", directory, "there is none at this path; change it")
+        )
+    elif not path.is_file():
+        change = "give the folder that holds config.json and the weights"
+        yield Problem(key, fault("a directory with config.json", directory, change))
+    else:
+        yield from _model_type_problems(key, path)
+
+
+def context_tokens(config: Config) -> int | None:
+    """Longest context of the model in tokens, or None where it cannot be read."""
+    actor = config.model.actor
+    if actor.architecture is not None:
+        return actor.architecture.max_position_embeddings
+    try:
+        described = json.loads((Path(actor.hf_checkpoint or "") / "config.json").read_text(encoding="utf-8"))
+        return int(described["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def data_problems(config: Config) -> Iterator[Problem]:
+    """Prompt files that are not there."""
+    rollout = config.data.rollout
+    sets = {f"validation.{name}": prompts for name, prompts in rollout.validation.items()}
+    for name, prompts in {"train": rollout.train, **sets}.items():
+        if prompts is not None and prompts.path is not None and not Path(prompts.path).is_file():
+            change = f"there is none, seen from {Path.cwd()}; change the path or make the file"
+            message = fault("a JSON Lines or Parquet file", prompts.path, change)
+            yield Problem(f"data.rollout.{name}.path", message)
+
+
+def folder_problems(config: Config) -> Iterator[Problem]:
+    """Folders that cannot be written: the run folder and the save roots of a resolved configuration."""
+    folders = {
+        "trainer.default_root_dir": config.trainer.default_root_dir,
+        "model.actor.save": config.model.actor.save,
+        "model.critic.save": config.model.critic.save,
+    }
+    seen: set[str] = set()
+    for key, folder in folders.items():
+        parent = _nearest_existing(Path(folder or "").absolute())
+        # A save root below an unwritable run folder is the same trouble: one line is enough.
+        if _is_writable_folder(parent) or str(parent) in seen:
+            continue
+        seen.add(str(parent))
+        yield Problem(key, fault("a folder that can be written", folder, f"{parent} cannot; change it"))
+
+
+def load_problems(config: Config) -> Iterator[Problem]:
+    """Actor and critic checkpoints, of a resolved configuration, that do not make a pair."""
+    actor, critic = config.model.actor.load, config.model.critic.load
+    if actor is None and critic is None:
+        return
+    key, involves = "model.critic.load", ("model.actor.load",)
+    if actor is None:
+        change = "give model.actor.load as well, or remove this"
+        yield Problem(
+            key, fault("a checkpoint of the actor beside the critic's", critic, change), involves=involves
+        )
+        return
+    try:
+        yield from _pair_problems(Path(actor), Path(critic or actor))
+    except ValueError as error:
+        yield Problem("model.actor.load", str(error), involves=(key,))
+
+
+def resume_problems(config: Config, resume: str | None) -> Iterator[Problem]:
+    """A `--ckpt_path` that names no complete checkpoint, or meets `load`; the configuration is resolved."""
+    if resume is None:
+        return
+    if config.model.actor.load is not None or config.model.critic.load is not None:
+        message = fault(
+            "only one of --ckpt_path and model.actor.load / model.critic.load", resume, "remove one"
+        )
+        yield Problem("--ckpt_path", message, involves=("model.actor.load", "model.critic.load"))
+        return
+    try:
+        resumed_folder(config, resume)
+    except ValueError as error:
+        yield Problem("--ckpt_path", str(error))
+
+
+def resumed_folder(config: Config, resume: str) -> Path | None:
+    """The iteration's folder that `--ckpt_path` means; None when `auto` finds nothing and starts fresh.
+
+    Args:
+        config: a resolved configuration.
+        resume: `auto`, a checkpoint root, or an `iter_` folder.
+
+    Raises:
+        ValueError: There is no complete checkpoint.
+    """
+    if resume == "auto":
+        latest = find_latest(config.model.actor.save or "", config.model.critic.save)
+        return None if latest is None else latest[1]
+    folder = Path(resume)
+    if folder.is_dir() and iteration_of(folder) is None:
+        folder = committed_folder(folder) or folder
+    if (folder / MANIFEST).is_file():
+        return folder
+    change = "give `auto`, a checkpoint root or one of its iter_ folders"
+    raise ValueError(fault(f"a complete checkpoint (with {MANIFEST})", resume, change))
+
+
+def _pair_problems(actor: Path, critic: Path) -> Iterator[Problem]:
+    of_actor, of_critic = read_tracker(actor), read_tracker(critic)
+    if of_actor is None and of_critic is None:
+        yield from _cold_start(actor)
+    elif of_actor != of_critic:
+        wanted = "one iteration for actor and critic"
+        found = f"actor {_said(of_actor)} in {actor}, critic {_said(of_critic)} in {critic}"
+        change = "load a pair that was saved together, or remove both load keys"
+        yield Problem(
+            "model.actor.load", f"wanted {wanted}, got {found}; {change}", involves=("model.critic.load",)
+        )
+    else:
+        yield from _half_problems({"actor": actor, "critic": critic})
+
+
+def _half_problems(roots: dict[str, Path]) -> Iterator[Problem]:
+    for role, root in roots.items():
+        folder = committed_folder(root)
+        assert folder is not None
+        if not folder.is_dir():
+            message = (
+                f"wanted {folder}, as {TRACKER} says, got nothing there; restore it or correct the tracker"
+            )
+            yield Problem(f"model.{role}.load", message)
+        elif (folder / MANIFEST).is_file() and not (folder / role).is_dir():
+            message = f"wanted the {role}'s half in {folder}, got none; load a root that holds both halves"
+            yield Problem(f"model.{role}.load", message)
+
+
+def _cold_start(root: Path) -> Iterator[Problem]:
+    if iteration_of(root) is not None:
+        message = fault(
+            "a checkpoint root", str(root), f"give its parent, {root.parent}, where {TRACKER} lies"
+        )
+        yield Problem("model.actor.load", message)
+    else:
+        message = f"wanted a checkpoint, got no {TRACKER} in {root}: both roles start from hf_checkpoint; "
+        yield Problem("model.actor.load", message + "change the path if there should be one", "warning")
+
+
+def _said(tracker: int | str | None) -> str:
+    if tracker is None:
+        return f"nothing (no {TRACKER})"
+    return RELEASE if tracker == RELEASE else f"iteration {tracker}"
+
+
+def _model_type_problems(key: str, path: Path) -> Iterator[Problem]:
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        model_type = described.get("model_type") if isinstance(described, dict) else None
+    except (OSError, ValueError) as error:
+        yield Problem(key, f"wanted JSON in {path}, got {error}; use another copy of the model")
+        return
+    if model_type not in SUPPORTED_MODEL_TYPES:
+        wanted = f"a model_type among {', '.join(SUPPORTED_MODEL_TYPES)} in {path}"
+        yield Problem(key, fault(wanted, model_type, "use another model"))
+
+
+def _nearest_existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _is_writable_folder(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)

@@ -1,0 +1,206 @@
+"""Files, overrides and interpolations: from what a user writes to one plain tree."""
+
+from __future__ import annotations
+
+import copy
+import re
+import typing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from relax_lightning.config.building import FromEnvironment, Problems
+from relax_lightning.config.names import field_types
+from relax_lightning.config.tree import Config
+from relax_lightning.config.yaml_text import parse_yaml
+
+
+def read_file(path: str, problems: Problems) -> dict[str, Any]:
+    """The tree of one YAML file; an unreadable one is a problem and counts as empty."""
+    try:
+        tree = parse_yaml(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems.add(path, "wanted a YAML file, got nothing at this path; change --config")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.add(path, f"wanted a readable YAML file, got {_one_line(error)}; change --config")
+    except yaml.YAMLError as error:
+        problems.add(path, f"wanted YAML, got {_yaml_fault(error)}; correct the file")
+    else:
+        if tree is None:
+            return {}
+        if isinstance(tree, dict):
+            return with_full_reward({str(name): value for name, value in tree.items()})
+        problems.add(path, f"wanted a mapping of keys, got {type(tree).__name__}; correct the file")
+    return {}
+
+
+def read_override(text: str, problems: Problems) -> dict[str, Any]:
+    """The tree of one `key=value`, leading dashes allowed.
+
+    The value is YAML; where text is wanted, a number or a truth value stays the text it is.
+    """
+    key, equals, value_text = text.lstrip("-").partition("=")
+    if not equals:
+        problems.add(key, f"wanted key=value, got {text!r}; add the value")
+        return {}
+    try:
+        value = parse_yaml(value_text)
+    except yaml.YAMLError as error:
+        problems.add(key, f"wanted YAML, got {value_text!r} ({_yaml_fault(error)}); correct the value")
+        return {}
+    if isinstance(value, int | float) and _wants_text(key):
+        value = value_text
+    tree: Any = value
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    return with_full_reward(tree)
+
+
+def merge(below: Any, above: Any) -> Any:
+    """`above` laid over `below`: mappings join, everything else is replaced; digits reach into a list."""
+    if isinstance(below, list) and _reaches_into(below, above):
+        return [merge(value, above[str(n)]) if str(n) in above else value for n, value in enumerate(below)]
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return copy.deepcopy(above)
+    merged = {
+        name: copy.deepcopy(value) for name, value in below.items() if name not in _outdated(below, above)
+    }
+    for name, value in above.items():
+        merged[name] = merge(merged.get(name), value)
+    return merged
+
+
+def interpolate(tree: dict[str, Any], defaults: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """The tree with every `${...}` replaced; a key whose interpolation fails is a problem and is left out.
+
+    Args:
+        tree: what the user wrote, merged.
+        defaults: the tree that an interpolation sees below the user's.
+        problems: faults are added here.
+    """
+    sound = _without(tree, lambda path, text: _has_grammar_fault(path, text, problems))
+    root = OmegaConf.create(merge(defaults, sound))
+    assert isinstance(root, DictConfig)
+    return _replaced(sound, root, (), problems)
+
+
+def with_full_reward(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same tree, a bare reward name written out as `{name: ...}`."""
+    data = tree.get("data")
+    rollout = data.get("rollout") if isinstance(data, dict) else None
+    if isinstance(rollout, dict) and isinstance(rollout.get("reward"), str):
+        rollout["reward"] = {"name": rollout["reward"]}
+    return tree
+
+
+def _reaches_into(below: list[Any], above: Any) -> bool:
+    return (
+        isinstance(above, dict)
+        and bool(above)
+        and all(k.isdigit() and int(k) < len(below) for k in map(str, above))
+    )
+
+
+def _outdated(below: dict[str, Any], above: dict[str, Any]) -> set[str]:
+    # A file that names another class, reward or data file must not inherit the arguments of the one below.
+    if above.get("class_path") is not None and above["class_path"] != below.get("class_path"):
+        return {"init_args", "name", "path"}
+    names_another = any(above.get(name) not in (None, below.get(name)) for name in ("name", "path"))
+    return {"class_path", "init_args"} if names_another else set()
+
+
+def _replaced(value: Any, node: Any, path: tuple[Any, ...], problems: Problems) -> Any:
+    if isinstance(value, dict):
+        items = {name: _replaced_at(name, v, node, (*path, name), problems) for name, v in value.items()}
+        return {name: v for name, v in items.items() if v is not _BROKEN}
+    if isinstance(value, list):
+        items = [_replaced_at(n, v, node, (*path, n), problems) for n, v in enumerate(value)]
+        return [v for v in items if v is not _BROKEN]
+    return value
+
+
+def _replaced_at(name: Any, value: Any, parent: Any, path: tuple[Any, ...], problems: Problems) -> Any:
+    if isinstance(value, dict | list):
+        return _replaced(value, parent[name], path, problems)
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    try:
+        result = parent[name]
+        if OmegaConf.is_config(result):
+            return OmegaConf.to_container(result, resolve=True)
+        return FromEnvironment(result) if isinstance(result, str) else result
+    except (OmegaConfBaseException, RecursionError) as error:
+        problems.add(_dotted(path), _interpolation_fault(value, error))
+        return _BROKEN
+
+
+_BROKEN: Any = object()
+
+
+def _interpolation_fault(text: str, error: BaseException) -> str:
+    missing = re.search(r"Environment variable '(.+?)' not found", str(error))
+    if missing:
+        name = missing[1]
+        change = f"export {name}=... or write ${{oc.env:{name},DEFAULT}}"
+        return f"wanted the environment variable {name}, got none; {change}"
+    if isinstance(error, RecursionError):
+        return f"wanted a value, got {text!r}, which refers to itself; change it"
+    return f"wanted something that {text!r} can refer to, got: {_one_line(error)}; change it"
+
+
+def _has_grammar_fault(path: tuple[Any, ...], text: str, problems: Problems) -> bool:
+    try:
+        OmegaConf.create({"value": text})
+    except OmegaConfBaseException as error:
+        problems.add(
+            _dotted(path),
+            f"wanted ${{key}} or ${{oc.env:NAME}}, got {text!r} ({_one_line(error)}); change it",
+        )
+        return True
+    return False
+
+
+def _without(
+    value: Any, refuse: typing.Callable[[tuple[Any, ...], str], bool], path: tuple[Any, ...] = ()
+) -> Any:
+    def refused(v: Any, at: tuple[Any, ...]) -> bool:
+        return isinstance(v, str) and "${" in v and refuse(at, v)
+
+    if isinstance(value, dict):
+        return {k: _without(v, refuse, (*path, k)) for k, v in value.items() if not refused(v, (*path, k))}
+    if isinstance(value, list):
+        return [_without(v, refuse, (*path, n)) for n, v in enumerate(value) if not refused(v, (*path, n))]
+    return value
+
+
+def _wants_text(key: str) -> bool:
+    kind: Any = Config
+    for name in key.split("."):
+        members = [kind, *typing.get_args(kind)]
+        sections = [m for m in members if isinstance(m, type) and is_dataclass(m)]
+        if typing.get_origin(kind) is dict:
+            kind = typing.get_args(kind)[1]
+        elif sections and name in {f.name for f in fields(sections[0])}:
+            kind = field_types(sections[0])[name]
+        else:
+            return False
+    members = {kind, *typing.get_args(kind)}
+    return str in members and not members & {int, float, bool} and typing.get_origin(kind) not in (dict, list)
+
+
+def _yaml_fault(error: BaseException) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + (getattr(error, "problem", None) or _one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path))

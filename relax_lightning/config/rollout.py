@@ -1,0 +1,162 @@
+"""Configuration of prompts, sampling, rewards, the rollout engine and the advantages service: `data`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from relax_lightning.config.faults import Fault, above, at_least, fault, half_open, one_of, refuse
+from relax_lightning.config.keys import key, section
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How a response is drawn."""
+
+    temperature: float = key(1.0, "divides the logits; 0: greedy, for validation only")
+    top_p: float = key(1.0, "draw from the smallest set with this probability, in (0, 1]")
+    top_k: int = key(-1, "draw from the k likeliest tokens; -1: all")
+    max_new_tokens: int = key(512, "longest response in tokens")
+    stop: list[str] = key([], "strings that end a response")
+    stop_token_ids: list[int] = key([], "tokens that end a response, besides the tokenizer's own")
+    ignore_eos: bool = key(False, "go on after the end-of-sequence token")
+
+    def __post_init__(self) -> None:
+        refuse(
+            at_least(self, 0, "temperature"),
+            half_open(self, 0, 1, "top_p"),
+            at_least(self, 1, "max_new_tokens"),
+            self._bad_top_k(),
+        )
+
+    def _bad_top_k(self) -> list[Fault]:
+        if self.top_k == -1 or self.top_k >= 1:
+            return []
+        return [
+            Fault("top_k", fault("-1 (all tokens) or at least 1", self.top_k, "change it or leave it out"))
+        ]
+
+
+@dataclass(frozen=True)
+class PromptsConfig:
+    """One set of prompts: a file of ours (`path`), or a user's own class (`class_path`)."""
+
+    path: str | None = key(None, "JSON Lines or Parquet file")
+    input_key: str = key("prompt", "column of the prompt: text, or a list of role/content messages")
+    label_key: str = key("label", "column of what the reward compares with")
+    metadata_key: str | None = key(None, "column of a mapping handed to the reward; null: none")
+    apply_chat_template: bool = key(False, "put the prompt through the tokenizer's chat template")
+    max_prompt_tokens: int | None = key(
+        None, "longer prompts are dropped at load and counted; null: keep all"
+    )
+    class_path: str | None = key(None, "import path of a prompts class, instead of path")
+    init_args: dict[str, Any] = key({}, "arguments of class_path")
+    sampling: SamplingConfig | None = key(
+        None, "validation sets only: their own sampling; null follows data.rollout.sampling"
+    )
+    n_samples_per_prompt: int = key(1, "validation sets only: responses drawn a prompt")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 1, "max_prompt_tokens", "n_samples_per_prompt"), self._source())
+
+    def _source(self) -> list[Fault]:
+        if (self.path is None) == (self.class_path is None):
+            got = "neither" if self.path is None else "both"
+            message = f"wanted one of path and class_path, got {got}; give exactly one of the two"
+            return [Fault("path", message, ("class_path",))]
+        return _args_without_class(self)
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What scores a response: a registered reward by name, or a user's own class."""
+
+    name: str | None = key(None, "a registered reward: dapo_math | exact_match | reasoning_gym")
+    class_path: str | None = key(None, "import path of a reward, instead of name")
+    init_args: dict[str, Any] = key({}, "arguments of the reward")
+    timeout_seconds: float = key(30.0, "a reward that takes longer is ended and named with its sample")
+    on_error: str = key("raise", "after a reward failed or timed out: raise | zero")
+    num_workers: int = key(2, "worker processes")
+
+    def __post_init__(self) -> None:
+        refuse(
+            above(self, 0, "timeout_seconds"),
+            at_least(self, 1, "num_workers"),
+            one_of(self, ("raise", "zero"), "on_error"),
+            self._source(),
+        )
+
+    def _source(self) -> list[Fault]:
+        if (self.name is None) != (self.class_path is None):
+            return []
+        got = "neither" if self.name is None else "both"
+        message = f"wanted one of name and class_path, got {got}; give exactly one of the two"
+        return [Fault("name", message, ("class_path",))]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What generates: the embedded engine, or another one by name or import path."""
+
+    class_path: str = key("MegatronEngine", "MegatronEngine, SGLangEngine, or an import path")
+    init_args: dict[str, Any] = key({}, "arguments of the engine")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Prompts in, rewarded responses out."""
+
+    train: PromptsConfig | None = key(None, "required: the prompts to train on")
+    validation: dict[str, PromptsConfig] = key({}, "name: a set of prompts to evaluate on")
+    shuffle: bool = key(True, "another order of the training prompts in every epoch")
+    batch_size: int | None = key(None, "required: prompts an iteration, all ranks together")
+    n_samples_per_prompt: int = key(1, "responses drawn a prompt")
+    sampling: SamplingConfig = section(SamplingConfig, "how a response is drawn")
+    reward: RewardConfig | None = key(None, "required: a registered name, or {class_path, init_args}")
+    shuffle_rewards: bool = key(False, "the negative control: rewards change places among the samples")
+    engine: EngineConfig = section(EngineConfig, "what generates")
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 1, "batch_size", "n_samples_per_prompt"), self._validation_keys_in_train())
+
+    def _validation_keys_in_train(self) -> list[Fault]:
+        train, faults = self.train, []
+        if train is not None and train.sampling is not None:
+            change = "move it to data.rollout.sampling"
+            faults.append(
+                Fault("train.sampling", f"wanted nothing, this key is for validation sets; {change}")
+            )
+        if train is not None and train.n_samples_per_prompt != 1:
+            wanted, change = (
+                "nothing, this key is for validation sets",
+                "use data.rollout.n_samples_per_prompt",
+            )
+            faults.append(
+                Fault("train.n_samples_per_prompt", fault(wanted, train.n_samples_per_prompt, change))
+            )
+        return faults
+
+
+@dataclass(frozen=True)
+class AdvantagesConfig:
+    """The service that computes GAE."""
+
+    device: str = key("cpu", "only `cpu`")
+
+    def __post_init__(self) -> None:
+        refuse(one_of(self, ("cpu",), "device"))
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Rollouts and advantages."""
+
+    rollout: RolloutConfig = section(RolloutConfig, "prompts, engine and rewards")
+    advantages: AdvantagesConfig = section(AdvantagesConfig, "the service that computes GAE")
+
+
+def _args_without_class(config: PromptsConfig) -> list[Fault]:
+    if config.class_path is not None or not config.init_args:
+        return []
+    message = fault("nothing without class_path", config.init_args, "give class_path or leave it out")
+    return [Fault("init_args", message, ("class_path",))]

@@ -1,0 +1,48 @@
+"""Configuration that goes to Lightning's own Trainer: `trainer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from relax_lightning.config.faults import Fault, at_least, fault, refuse
+from relax_lightning.config.keys import key
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """The keys of Lightning's Trainer that are ours to choose; the others are derived."""
+
+    max_steps: int = key(-1, "PPO iterations; required for fit")
+    default_root_dir: str = key("runs/default", "run folder")
+    val_check_interval: int | None = key(None, "iterations between evaluations; null: none")
+    num_sanity_val_steps: int = key(0, "validation batches before training")
+    log_every_n_steps: int = key(1, "iterations between points of Lightning's own logging")
+    callbacks: list[dict[str, Any]] = key([], "the user's own, class_path + init_args; ours: see `callbacks`")
+    limit_val_batches: int | float | None = key(None, "part of the validation batches; null: all")
+    fast_dev_run: bool | int = key(False, "true or a number: run this many iterations and stop")
+    profiler: str | None = key(None, "Lightning's profiler: simple | advanced | pytorch")
+    enable_progress_bar: bool = key(True, "show progress on the terminal")
+
+    def __post_init__(self) -> None:
+        refuse(
+            at_least(self, -1, "max_steps", "num_sanity_val_steps"),
+            at_least(self, 1, "val_check_interval", "log_every_n_steps"),
+            at_least(self, 0, "limit_val_batches"),
+            [
+                found
+                for n, entry in enumerate(self.callbacks)
+                for found in class_path_faults(f"callbacks.{n}", entry)
+            ],
+        )
+
+
+def class_path_faults(name: str, entry: Any) -> list[Fault]:
+    """What is wrong with the shape of a `class_path` + `init_args` entry; the class itself is not looked at."""
+    wanted, change = "{class_path: TEXT, init_args: MAPPING}", "for example {class_path: my_callbacks.Mine}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("class_path"), str):
+        return [Fault(name, fault(wanted, entry, change))]
+    extra = sorted(set(entry) - {"class_path", "init_args"})
+    if extra or not isinstance(entry.get("init_args") or {}, dict):
+        return [Fault(name, fault(wanted, entry, "put the arguments under init_args"))]
+    return []

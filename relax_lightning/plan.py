@@ -1,0 +1,300 @@
+"""Pure checks over a whole configuration, before anything starts. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterator
+
+from relax_lightning.config.cluster import ROLES
+from relax_lightning.config.faults import Problem, fault
+from relax_lightning.config.files import (
+    context_tokens,
+    data_problems,
+    folder_problems,
+    load_problems,
+    model_problems,
+    resume_problems,
+)
+from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference, resolve
+from relax_lightning.config.rollout import SamplingConfig
+from relax_lightning.config.tree import Config
+
+__all__ = ["Problem", "check", "optimizer_steps"]
+
+REWARDS = ("dapo_math", "exact_match", "reasoning_gym")
+ENGINES = ("MegatronEngine", "SGLangEngine")
+_LATER = "not available in this version"
+
+
+def check(
+    config: Config, *, check_files: bool = True, resume: str | None = None, subcommand: str = "fit"
+) -> list[Problem]:
+    """Everything that is wrong with a configuration whose fields are sound one by one.
+
+    Args:
+        config: as it was loaded, resolved or not.
+        check_files: look at the paths as well.
+        resume: what `--ckpt_path` says.
+        subcommand: `fit` or `validate`.
+    """
+    with warnings.catch_warnings():
+        # What resolving warns of is among the problems below.
+        warnings.simplefilter("ignore")
+        resolved = resolve(config)
+    problems = [problem for find in _OF_KEYS for problem in find(resolved)]
+    problems += [*_kl_problems(config), *_subcommand_problems(resolved, subcommand)]
+    if subcommand == "fit":
+        problems += [*_schedule_problems(resolved), *_validation_interval_problems(resolved)]
+    if check_files:
+        problems += [problem for find in _OF_FILES for problem in find(resolved)]
+        problems += resume_problems(resolved, resume)
+    return problems
+
+
+def optimizer_steps(config: Config, role: str) -> int | None:
+    """Optimizer steps of a role in an iteration it trains in; None while the batch sizes do not say."""
+    samples, model = _samples(config), config.model
+    if samples is None:
+        return None
+    epochs = model.algorithm.num_ppo_epochs
+    if role == "critic" and model.algorithm.num_critic_epochs is not None:
+        epochs = model.algorithm.num_critic_epochs
+    return epochs * max(1, samples // (model.global_batch_size or samples))
+
+
+def _samples(config: Config) -> int | None:
+    rollout = config.data.rollout
+    return None if rollout.batch_size is None else rollout.batch_size * rollout.n_samples_per_prompt
+
+
+def _source_problems(config: Config) -> Iterator[Problem]:
+    actor = config.model.actor
+    key, involves = "model.actor.hf_checkpoint", ("model.actor.architecture",)
+    if actor.hf_checkpoint is None and actor.architecture is None:
+        change = "give a Hugging Face directory, or model.actor.architecture for a model from scratch"
+        yield Problem(key, f"wanted a model, got nothing; {change}", involves=involves)
+    if actor.hf_checkpoint is not None and actor.architecture is not None:
+        change = "remove it, or model.actor.architecture; a tokenizer alone goes to model.actor.tokenizer"
+        message = fault("one of hf_checkpoint and architecture", actor.hf_checkpoint, change)
+        yield Problem(key, message, involves=involves)
+    if actor.architecture is not None and actor.tokenizer is None:
+        change = "give a folder with a tokenizer, or an import path such as my_task.Tokenizer"
+        message = f"wanted a tokenizer for a model from scratch, got nothing; {change}"
+        yield Problem("model.actor.tokenizer", message, involves=involves)
+
+
+def _batch_problems(config: Config) -> Iterator[Problem]:
+    model, samples = config.model, _samples(config)
+    sizes = ("data.rollout.batch_size", "data.rollout.n_samples_per_prompt")
+    if samples is not None and model.global_batch_size is not None and samples % model.global_batch_size:
+        wanted = f"a divisor of batch_size * n_samples_per_prompt = {samples}"
+        message = fault(wanted, model.global_batch_size, "change one of the three")
+        yield Problem("model.global_batch_size", message, involves=sizes)
+    step = model.global_batch_size or samples
+    if step is not None and model.micro_batch_size is not None and step % model.micro_batch_size:
+        message = fault(
+            f"a divisor of the {step} samples of an optimizer step", model.micro_batch_size, "change it"
+        )
+        yield Problem("model.micro_batch_size", message, involves=("model.global_batch_size", *sizes))
+    if model.micro_batch_size is not None and model.max_tokens_per_microbatch is not None:
+        message = fault("only one of micro_batch_size and max_tokens_per_microbatch", "both", "remove one")
+        yield Problem("model.micro_batch_size", message, involves=("model.max_tokens_per_microbatch",))
+
+
+def _learning_rate_problems(config: Config) -> Iterator[Problem]:
+    actor = config.model.actor.optimizer
+    for role, optimizer in {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}.items():
+        if optimizer.min_lr > optimizer.lr:
+            message = fault(
+                f"at most the {role}'s lr, {optimizer.lr}", optimizer.min_lr, "lower it or raise lr"
+            )
+            key = f"model.{role}.optimizer"
+            yield Problem(f"{key}.min_lr", message, involves=(f"{key}.lr", "model.actor.optimizer"))
+
+
+def _schedule_problems(config: Config) -> Iterator[Problem]:
+    steps, warmup = config.trainer.max_steps, config.callbacks.critic_only_warmup
+    critic_only = warmup.num_steps if warmup is not None else 0
+    if steps < 1:
+        return
+    if critic_only >= steps:
+        message = fault(f"fewer than trainer.max_steps = {steps}", critic_only, "lower it or train longer")
+        yield Problem("callbacks.critic_only_warmup.num_steps", message, involves=("trainer.max_steps",))
+        critic_only = 0
+    lr_warmup = config.callbacks.lr_warmup
+    if lr_warmup is None:
+        return
+    lengths = {"actor": (lr_warmup.actor, steps - critic_only), "critic": (lr_warmup.critic, steps)}
+    for role, (ramp, iterations) in lengths.items():
+        per_iteration = optimizer_steps(config, role)
+        if per_iteration is None or ramp.num_iters <= iterations * per_iteration:
+            continue
+        wanted = (
+            f"at most the {role}'s {iterations * per_iteration} optimizer steps "
+            f"({iterations} iterations of {per_iteration})"
+        )
+        message = fault(wanted, ramp.num_iters, "lower it or train longer")
+        yield Problem(f"callbacks.lr_warmup.{role}.num_iters", message, involves=_SCHEDULE_KEYS)
+
+
+_SCHEDULE_KEYS = (
+    "trainer.max_steps",
+    "callbacks.critic_only_warmup.num_steps",
+    "data.rollout.batch_size",
+    "data.rollout.n_samples_per_prompt",
+    "model.global_batch_size",
+    "model.algorithm.num_ppo_epochs",
+    "model.algorithm.num_critic_epochs",
+)
+
+
+def _sampling_problems(config: Config) -> Iterator[Problem]:
+    sampling, key = config.data.rollout.sampling, "data.rollout.sampling"
+    if sampling.temperature == 0:
+        message = fault(
+            "a temperature above 0 for training", 0, "greedy sampling is for validation sets only"
+        )
+        yield Problem(f"{key}.temperature", message)
+    if config.model.algorithm.old_log_probs != "rollout":
+        return
+    remedy = "sample from the whole distribution, or set model.algorithm.old_log_probs: recompute"
+    involves = ("model.algorithm.old_log_probs",)
+    for name, free in {"top_p": sampling.top_p == 1, "top_k": sampling.top_k <= 0}.items():
+        if not free:
+            off = "1.0" if name == "top_p" else "-1"
+            wanted = f"{name}: {off} with the engine's log-probs as the ratio's base"
+            yield Problem(f"{key}.{name}", fault(wanted, getattr(sampling, name), remedy), involves=involves)
+
+
+def _context_problems(config: Config) -> Iterator[Problem]:
+    context, rollout = context_tokens(config), config.data.rollout
+    sets = {f"validation.{name}": prompts for name, prompts in rollout.validation.items()}
+    seen: set[tuple[int, int]] = set()
+    for name, prompts in {"train": rollout.train, **sets}.items():
+        own = prompts.sampling if prompts is not None else None
+        sampling = own or rollout.sampling
+        prompt = (prompts.max_prompt_tokens if prompts is not None else None) or 0
+        # A validation set that follows the training set would only say the same again.
+        if context is None or (prompt, sampling.max_new_tokens) in seen:
+            continue
+        seen.add((prompt, sampling.max_new_tokens))
+        if prompt + sampling.max_new_tokens > context:
+            where = "" if own is None or own == rollout.sampling else f"{name}."
+            yield _too_long(where, name, prompt, sampling, context)
+
+
+def _too_long(where: str, name: str, prompt: int, sampling: SamplingConfig, context: int) -> Problem:
+    wanted = f"prompt + response of at most {context} tokens, the model's context"
+    change = f"lower it or data.rollout.{name}.max_prompt_tokens"
+    message = f"wanted {wanted}, got {prompt} + {sampling.max_new_tokens}; {change}"
+    involves = ("model.actor", f"data.rollout.{name}")
+    return Problem(f"data.rollout.{where}sampling.max_new_tokens", message, involves=involves)
+
+
+def _name_problems(config: Config) -> Iterator[Problem]:
+    estimator, reward = config.model.algorithm.advantage_estimator, config.data.rollout.reward
+    if estimator != "ppo":
+        message = fault(
+            "`ppo` (GAE with a critic), the only one supported", estimator, "change it or leave it out"
+        )
+        yield Problem("model.algorithm.advantage_estimator", message)
+    if reward is not None and reward.name is not None and reward.name not in REWARDS:
+        message = fault(f"one of {', '.join(REWARDS)}", reward.name, _nearest(reward.name, REWARDS))
+        yield Problem("data.rollout.reward.name", f"{message}; a reward of your own goes to class_path")
+    engine = config.data.rollout.engine.class_path
+    if engine.rpartition(".")[2] == "SGLangEngine":
+        yield Problem(
+            "data.rollout.engine.class_path", fault("MegatronEngine", engine, f"SGLangEngine is {_LATER}")
+        )
+    elif "." not in engine and engine not in ENGINES:
+        message = fault("MegatronEngine or an import path", engine, _nearest(engine, ENGINES))
+        yield Problem("data.rollout.engine.class_path", message)
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean `{near[0]}`?" if near else "change it"
+
+
+def _cluster_problems(config: Config) -> Iterator[Problem]:
+    cluster = config.cluster
+    if cluster is None:
+        yield from _one_process_problems(config)
+        return
+    for role in [role for role in ROLES if role not in cluster.resources]:
+        shape = "[1, 0]" if role == "advantages" else "[1, 8]"
+        message = f"wanted the role {role}, got none; add {role}: {shape}"
+        yield Problem("cluster.resources", message)
+    if not cluster.colocate:
+        change = "synchronous colocate is what is supported; leave it out"
+        yield Problem("cluster.colocate", fault("true", False, change))
+    yield Problem(
+        "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"
+    )
+
+
+def _one_process_problems(config: Config) -> Iterator[Problem]:
+    actor, critic = config.model.actor.parallel, config.model.critic.parallel
+    for role, parallel in {"actor": actor, "critic": critic}.items():
+        # The critic follows the actor unless it says otherwise: one line for both.
+        if parallel is None or (role == "critic" and parallel == actor):
+            continue
+        for name in ("tensor", "pipeline", "context"):
+            size = getattr(parallel, name)
+            if size > 1:
+                message = fault(
+                    "1 without a cluster", size, f"one process is all there is; a cluster is {_LATER}"
+                )
+                yield Problem(f"model.{role}.parallel.{name}", message)
+
+
+def _unavailable_problems(config: Config) -> Iterator[Problem]:
+    if config.model.reference is not None:
+        message = f"wanted null, got a reference model; it is {_LATER}: remove the section"
+        yield Problem("model.reference", message)
+    if config.strategy.offload == "always":
+        yield Problem("strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}"))
+    if config.model.bridge == "megatron_bridge":
+        yield Problem(
+            "model.bridge", fault("auto or builtin", "megatron_bridge", f"`megatron_bridge` is {_LATER}")
+        )
+
+
+def _kl_problems(config: Config) -> Iterator[Problem]:
+    if kl_without_reference(config.model):
+        yield Problem("model.algorithm", KL_WITHOUT_REFERENCE, "warning", ("model.reference",))
+
+
+def _subcommand_problems(config: Config, subcommand: str) -> Iterator[Problem]:
+    trainer = config.trainer
+    if subcommand == "fit" and trainer.max_steps < 1 and not trainer.fast_dev_run:
+        message = fault(
+            "a number of iterations of at least 1 for fit", trainer.max_steps, "give one, for example 100"
+        )
+        yield Problem("trainer.max_steps", message)
+    if subcommand == "validate" and not config.data.rollout.validation:
+        change = "add one, for example {mine: {path: prompts.jsonl}}"
+        message = f"wanted a set of prompts for validate, got none; {change}"
+        yield Problem("data.rollout.validation", message)
+
+
+def _validation_interval_problems(config: Config) -> Iterator[Problem]:
+    interval = config.trainer.val_check_interval
+    if interval is not None and not config.data.rollout.validation:
+        message = fault("sets of prompts in data.rollout.validation", "none", "nothing is evaluated; add one")
+        yield Problem("trainer.val_check_interval", message, "warning", ("data.rollout.validation",))
+
+
+_Check = Callable[[Config], Iterator[Problem]]
+_OF_KEYS: tuple[_Check, ...] = (
+    _source_problems,
+    _batch_problems,
+    _learning_rate_problems,
+    _sampling_problems,
+    _context_problems,
+    _name_problems,
+    _cluster_problems,
+    _unavailable_problems,
+)
+_OF_FILES: tuple[_Check, ...] = (model_problems, data_problems, folder_problems, load_problems)
