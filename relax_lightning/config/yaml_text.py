@@ -13,15 +13,18 @@ _SCIENTIFIC = re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$|^[-+]?[0-9][0-9_]*
 
 
 class _Loader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        assert node is not None
+        # Later than here, `<<` has been replaced by keys that a mapping may well have twice.
         seen = set()
         for name in [name for name, _ in node.value if isinstance(name, yaml.ScalarNode)]:
-            if name.value in seen and name.value != "<<":
+            if name.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {name.value} twice", problem_mark=name.start_mark
                 )
             seen.add(name.value)
-        return super().construct_mapping(node, deep=deep)
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

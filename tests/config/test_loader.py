@@ -129,6 +129,15 @@ def test_files_that_cannot_be_read(tmp_path):
     assert found[5].startswith("a: wanted YAML, got '{'")
 
 
+def test_anchors_and_merge_keys_of_yaml(tmp_path, good):
+    more = write(
+        tmp_path / "more.yaml",
+        "data: {rollout: {validation: {a: &a {path: y, label_key: z}, b: &b {<<: *a, path: w}, c: {<<: *b, path: v}}}}",
+    )
+    sets = load([good, more], []).data.rollout.validation
+    assert [(s.path, s.label_key) for s in sets.values()] == [("y", "z"), ("w", "z"), ("v", "z")]
+
+
 def test_an_empty_file_and_empty_sections_mean_the_defaults(tmp_path, good):
     empty = write(tmp_path / "empty.yaml", "")
     commented = write(tmp_path / "commented.yaml", "model:\n  critic:\n    optimizer:\ncallbacks:\n")

@@ -1,12 +1,15 @@
 """Checks over a whole configuration: each finding names its key, what was wanted and what to change."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+import relax_lightning
 from relax_lightning.config import Config, load
 from relax_lightning.config.checkpoints import TRACKER
-from relax_lightning.plan import check, optimizer_steps
+from relax_lightning.plan import REWARDS, check, optimizer_steps
+from relax_lightning.rewards import registry
 
 SCRATCH = (
     "{num_layers: 1, hidden_size: 8, num_attention_heads: 2, vocab_size: 9, max_position_embeddings: 600}"
@@ -36,6 +39,18 @@ def only(base, *more, severity="error", **options):
     ((kind, line),) = found(base, *more, **options)
     assert kind == severity
     return line
+
+
+def test_the_shipped_configurations_are_sound():
+    files = sorted((Path(relax_lightning.__file__).parent.parent / "configs").glob("*-cpu.yaml"))
+    files += sorted((Path(relax_lightning.__file__).parent.parent / "configs").glob("smollm2*.yaml"))
+    assert files
+    for file in files:
+        assert check(load([str(file)], []), check_files=False) == [], file
+
+
+def test_the_names_of_rewards_are_those_of_the_registry():
+    assert set(REWARDS) == set(registry.REWARDS)
 
 
 def test_a_sound_configuration_has_no_problems(base):
@@ -235,7 +250,10 @@ def test_what_is_allowed(base):
 
 def test_a_cluster_names_the_missing_role(base):
     resources = "cluster.resources={actor: [1, 8], critic: [1, 8], rollout: [1, 8], advantages: [1, 0]}"
-    unavailable = "cluster: wanted null, got a cluster; several processes are not available in this version: remove the section"
+    unavailable = (
+        "cluster: wanted null, got a cluster; several processes are not available in this version: "
+        "remove the section"
+    )
     assert found(base, resources) == [("error", unavailable)]
     without = "cluster.resources={actor: [1, 8], rollout: [1, 8]}"
     assert [text for _, text in found(base, without, "cluster.colocate=false")] == [
