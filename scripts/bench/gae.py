@@ -109,7 +109,7 @@ def table(seconds: dict[str, list[float]]) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time GAE against what else there is.")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--response", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=15)

@@ -1,0 +1,72 @@
+"""The rewards that a configuration can name, and how a reward is built from it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any, Protocol
+
+from relax_lightning.rewards.class_path import import_object
+
+REWARDS = {
+    "dapo_math": "relax_lightning.rewards.dapo_math.dapo_math",
+    "exact_match": "relax_lightning.rewards.exact_match.exact_match",
+    "reasoning_gym": "relax_lightning.rewards.reasoning_gym.ReasoningGymReward",
+}
+"""Import path by name, so that only the chosen one is imported."""
+
+
+class Reward(Protocol):
+    """Scores one response. A plain function is one; so is an instance of a class with `__call__`."""
+
+    def __call__(self, prompt: str, response: str, label: Any, metadata: dict[str, Any], /) -> float:
+        """A finite number."""
+        ...
+
+
+def load_reward(name: str | None, class_path: str | None, init_args: dict[str, Any]) -> Reward:
+    """Import the reward and, where it is a class, build it.
+
+    Args:
+        name: One of `REWARDS`, or None.
+        class_path: Import path of a function or class, used where `name` is None.
+        init_args: Arguments of the class.
+
+    Raises:
+        ValueError: The name is unknown, the path cannot be imported, the class cannot be built, or what comes out
+            cannot be called with (prompt, response, label, metadata).
+    """
+    path = class_path if name is None else _path_of(name)
+    if path is None:
+        raise ValueError("a reward wants a name or a class_path, got neither")
+    reward = import_object(path)
+    if isinstance(reward, type):
+        reward = _build(path, reward, init_args)
+    elif init_args:
+        raise ValueError(f"{path} is no class, so it takes no init_args, got {init_args}; leave them out")
+    _check_signature(path, reward)
+    return reward
+
+
+def _path_of(name: str) -> str:
+    if name in REWARDS:
+        return REWARDS[name]
+    nearest = difflib.get_close_matches(name, REWARDS, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "; give a class_path for one of your own"
+    raise ValueError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}{hint}")
+
+
+def _build(path: str, reward_class: type, init_args: dict[str, Any]) -> Any:
+    try:
+        return reward_class(**init_args)
+    except Exception as error:
+        raise ValueError(f"{path}(**{init_args}) failed: {type(error).__name__}: {error}") from error
+
+
+def _check_signature(path: str, reward: Any) -> None:
+    if not callable(reward):
+        raise ValueError(f"{path} must be a function or a class with __call__, got {type(reward).__name__}")
+    try:
+        inspect.signature(reward).bind("prompt", "response", "label", {})
+    except TypeError as error:
+        raise ValueError(f"{path} must take (prompt, response, label, metadata): {error}") from error

@@ -1,0 +1,75 @@
+"""The worker process of a reward: `python -m relax_lightning.rewards.worker FD`, started by `WorkerProcess`.
+
+It speaks over the connection FD alone, so whatever a reward prints cannot be taken for an answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from numbers import Real
+
+from relax_lightning.rewards.records import RewardOutcome, RewardRequest
+from relax_lightning.rewards.registry import Reward, load_reward
+
+_GRACE_SECONDS = 10.0
+
+
+def main() -> None:
+    """Load the reward, say whether that worked, then score what comes until the parent hangs up."""
+    _end_with_parent()
+    connection = Connection(int(sys.argv[1]))
+    name, class_path, init_args, timeout_seconds = connection.recv()
+    try:
+        reward = load_reward(name, class_path, init_args)
+    except ValueError as error:
+        connection.send(str(error))
+        return
+    connection.send(None)
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        # The parent ends a hung reward; this is for a reward that hangs in C code after the parent was killed.
+        signal.setitimer(signal.ITIMER_REAL, timeout_seconds + _GRACE_SECONDS)
+        outcome = score(reward, request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.send(outcome)
+
+
+def score(reward: Reward, request: RewardRequest) -> RewardOutcome:
+    """Call the reward; whatever it raises or wrongly returns becomes the outcome's error."""
+    try:
+        value = reward(request.prompt, request.response, request.label, request.metadata)
+        if not isinstance(value, Real) or not math.isfinite(value):
+            shown = repr(value) if isinstance(value, Real) else f"{type(value).__name__} {value!r:.80}"
+            return RewardOutcome(request.sample_id, 0.0, f"returned {shown}, a finite number was wanted")
+        return RewardOutcome(request.sample_id, float(value))
+    except Exception as error:  # noqa: BLE001 a user's reward can fail in any way
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno}"
+        return RewardOutcome(request.sample_id, 0.0, f"raised {type(error).__name__}: {error} ({place})")
+
+
+def _end_with_parent() -> None:
+    """Die, children included, once the other end of stdin is closed, which happens however the parent ends."""
+    parent = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def watch() -> None:
+        os.read(parent, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

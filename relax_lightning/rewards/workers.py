@@ -1,0 +1,126 @@
+"""The pool of worker processes that score responses."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Self
+
+from relax_lightning.config import RewardConfig
+from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
+from relax_lightning.rewards.worker_process import WorkerProcess
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RewardWorkers:
+    """Scores samples in processes of their own, so that a reward that hangs or crashes can be ended and named.
+
+    A context manager: the workers start, and the reward is known to load, on entry; they end on exit.
+
+    Args:
+        config: Which reward, how many workers, how long a sample may take, and what follows an error.
+    """
+
+    def __init__(self, config: RewardConfig) -> None:
+        self._config = config
+        self._workers: list[WorkerProcess] = []
+
+    def __enter__(self) -> Self:
+        """Start all workers and wait until each has loaded the reward.
+
+        Raises:
+            ValueError: The reward cannot be imported or built.
+        """
+        try:
+            self._workers = [WorkerProcess(self._config) for _ in range(self._config.num_workers)]
+            while not all(worker.is_loaded for worker in self._workers):
+                self._listen({})
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers at once."""
+        while self._workers:
+            self._workers.pop().close()
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardOutcome]:
+        """Score all samples, each within `timeout_seconds`.
+
+        Returns:
+            One outcome a request, in the same order. With `on_error: zero` a failed one has reward 0 and its error.
+
+        Raises:
+            RewardError: With `on_error: raise`, after every sample was tried: it names the failed ones.
+        """
+        assert self._workers, "score() outside of the context manager"
+        pending = deque(enumerate(requests))
+        outcomes: dict[int, RewardOutcome] = {}
+        try:
+            while len(outcomes) < len(requests):
+                self._hand_out(pending)
+                self._listen(outcomes)
+        finally:
+            self._replace([worker for worker in self._workers if worker.request is not None])
+        return self._settle([outcomes[position] for position in range(len(requests))])
+
+    def _hand_out(self, pending: deque[tuple[int, RewardRequest]]) -> None:
+        self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended])
+        for worker in self._workers:
+            if pending and worker.is_idle:
+                worker.give(*pending.popleft())
+
+    def _listen(self, outcomes: dict[int, RewardOutcome]) -> None:
+        """Wait for the next word from any worker, or for the next one whose time is over."""
+        waiting = [worker for worker in self._workers if not worker.is_idle]
+        soonest = min(worker.deadline for worker in waiting)
+        ready = wait([worker.connection for worker in waiting], timeout=max(0.0, soonest - time.monotonic()))
+        for worker in waiting:
+            if worker.connection in ready:
+                self._hear(worker, outcomes)
+            elif worker.deadline <= time.monotonic():
+                self._end_late(worker, outcomes)
+
+    def _hear(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
+        if worker.is_loaded:
+            outcomes[worker.position] = worker.take()
+            if worker.request is not None:
+                self._replace([worker])
+        elif (problem := worker.finish_loading()) is not None:
+            raise ValueError(f"data.rollout.reward: {problem}")
+
+    def _end_late(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
+        if not worker.is_loaded:
+            raise ValueError("data.rollout.reward: the reward took too long to import and build")
+        outcomes[worker.position] = worker.give_up()
+        self._replace([worker])
+
+    def _replace(self, workers: list[WorkerProcess]) -> None:
+        for worker in workers:
+            worker.close()
+            self._workers[self._workers.index(worker)] = WorkerProcess(self._config)
+
+    def _settle(self, outcomes: list[RewardOutcome]) -> list[RewardOutcome]:
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        if failed and self._config.on_error == "raise":
+            raise RewardError(outcomes)
+        if failed:
+            _LOGGER.warning(
+                "%d of %d rewards failed and count 0; sample %d: %s",
+                len(failed),
+                len(outcomes),
+                failed[0].sample_id,
+                failed[0].error,
+            )
+        return outcomes

@@ -1,0 +1,161 @@
+"""The pool with real processes: rewards that hang, raise, crash and lie, each in its own way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relax_lightning.config import RewardConfig
+from relax_lightning.rewards.records import RewardError, RewardRequest
+from relax_lightning.rewards.workers import RewardWorkers
+
+MINE = r"""
+import os, re, subprocess, sys
+
+NOT_NUMBERS = {"text": "1.0", "nothing": None, "nan": float("nan"), "inf": float("inf")}
+
+def score(prompt, response, label, metadata):
+    print("a reward may print", response, flush=True)
+    sys.stderr.write("and warn\n")
+    if response == "hang":
+        while True:
+            pass
+    if response == "hang in C":
+        re.match("(a+)+$", "a" * 64 + "b")
+    if response == "hang in a child":
+        subprocess.run([sys.executable, "-c", "while True: pass"])
+    if response == "crash":
+        os._exit(7)
+    if response == "raise":
+        raise KeyError("no such key")
+    if response == "exit":
+        sys.exit(1)
+    return NOT_NUMBERS.get(response, label * 2)
+
+def process(prompt, response, label, metadata):
+    return os.getpid()
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "worker_rewards.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def config(name: str = "score", **changes) -> RewardConfig:
+    return RewardConfig(**{"class_path": f"worker_rewards.{name}", "timeout_seconds": 20.0, **changes})
+
+
+def requests(*responses: str) -> list[RewardRequest]:
+    """Sample 100, 101, ... with labels 0, 1, ..."""
+    return [RewardRequest(100 + i, "prompt", response, i, {"i": i}) for i, response in enumerate(responses)]
+
+
+def test_order_is_kept_over_workers_and_calls() -> None:
+    with RewardWorkers(config(num_workers=3)) as workers:
+        for num_samples in (50, 1, 0, 7):
+            outcomes = workers.score(requests(*["good"] * num_samples))
+            assert [outcome.sample_id for outcome in outcomes] == [100 + i for i in range(num_samples)]
+            assert [outcome.reward for outcome in outcomes] == [2.0 * i for i in range(num_samples)]
+            assert all(outcome.error is None for outcome in outcomes)
+
+
+def test_every_failure_is_named_and_the_others_are_scored() -> None:
+    bad = ["crash", "raise", "exit", "text", "nothing", "nan", "inf"]
+    with RewardWorkers(config(on_error="zero")) as workers:
+        outcomes = workers.score(requests("good", *bad, "good"))
+        again = workers.score(requests("good", "good", "good"))
+    errors = [outcome.error for outcome in outcomes]
+    assert [outcome.reward for outcome in outcomes] == [0.0] * 8 + [16.0]
+    assert errors[0] is None and errors[-1] is None
+    assert errors[1] == "its process ended with exit code 7"
+    assert errors[2] is not None and errors[2].startswith("raised KeyError: 'no such key' (")
+    assert "worker_rewards.py:19)" in errors[2]
+    assert errors[3] == "its process ended with exit code 1"
+    assert errors[4:8] == [
+        f"returned {shown}, a finite number was wanted"
+        for shown in ("str '1.0'", "NoneType None", "nan", "inf")
+    ]
+    assert [outcome.reward for outcome in again] == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("how", ["hang", "hang in C", "hang in a child"])
+def test_a_hung_reward_is_ended_at_its_time_and_named(how: str) -> None:
+    with RewardWorkers(config(timeout_seconds=1.0)) as workers:
+        start = time.monotonic()
+        with pytest.raises(RewardError) as caught:
+            workers.score(requests("good", how, "good", "good"))
+        assert 1.0 <= time.monotonic() - start < 15.0
+        assert [outcome.sample_id for outcome in caught.value.failed] == [101]
+        assert [outcome.reward for outcome in caught.value.outcomes] == [0.0, 0.0, 4.0, 6.0]
+        message = str(caught.value)
+        assert "failed on 1 of 4 samples" in message and "on_error to zero" in message
+        assert "sample 101: ran longer than timeout_seconds = 1, so it was ended" in message
+        assert [outcome.reward for outcome in workers.score(requests("good", "good"))] == [0.0, 2.0]
+
+
+def test_all_samples_hanging_ends_too() -> None:
+    with RewardWorkers(config(timeout_seconds=0.5, on_error="zero")) as workers:
+        outcomes = workers.score(requests("hang", "hang", "hang"))
+    assert [outcome.error is not None for outcome in outcomes] == [True, True, True]
+
+
+def test_a_worker_that_died_in_between_is_replaced() -> None:
+    with RewardWorkers(config("process", num_workers=1)) as workers:
+        (first,) = workers.score(requests("good"))
+        subprocess.run(["kill", "-KILL", str(int(first.reward))], check=True)
+        workers._workers[0]._process.wait()
+        (second,) = workers.score(requests("good"))
+    assert second.error is None and second.reward != first.reward
+
+
+def test_a_reward_that_cannot_be_loaded_is_an_error_on_entry() -> None:
+    with pytest.raises(
+        ValueError, match=r"data\.rollout\.reward: class_path 'no_such\.score' cannot be imported"
+    ):
+        RewardWorkers(RewardConfig(class_path="no_such.score")).__enter__()
+
+
+def test_many_failures_are_all_named() -> None:
+    with RewardWorkers(config()) as workers, pytest.raises(RewardError) as caught:
+        workers.score(requests(*["raise"] * 14))
+    message = str(caught.value)
+    assert all(str(sample_id) in message for sample_id in range(100, 114)) and len(message.splitlines()) == 13
+
+
+PARENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from relax_lightning.config import RewardConfig
+from relax_lightning.rewards.records import RewardRequest
+from relax_lightning.rewards.workers import RewardWorkers
+
+with RewardWorkers(RewardConfig(class_path="worker_rewards.score", timeout_seconds=60.0)) as workers:
+    print("loaded", flush=True)
+    workers.score([RewardRequest(i, "", "hang", 0, {}) for i in range(2)])
+"""
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None and parent.stderr is not None
+    assert parent.stdout.readline() == "loaded\n"
+    num_started = 0
+    while num_started < 2:  # both workers are in their sample once both have printed
+        num_started += "a reward may print hang" in parent.stderr.readline()
+    parent.kill()
+    # The workers hold stderr open too: it ends when the last of them does, long before their time is over.
+    start = time.monotonic()
+    parent.stderr.read()
+    assert time.monotonic() - start < 30.0
+    parent.wait()
