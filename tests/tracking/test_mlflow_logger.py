@@ -150,7 +150,9 @@ def test_dead_server_costs_no_time_and_loses_no_point(
         logger.log_artifact("curves.png")
         began = time.perf_counter()
         logger.finalize("success")
-        assert time.perf_counter() - began < 60 + 10
+        assert (
+            time.perf_counter() - began < 12
+        )  # mlflow is imported already: at most 10 s for a server not known to fail
         assert logger.run_id is None
         assert "6000 points and 2 other records" in caplog.messages[-1]
         assert f"python -m relax_lightning.tracking.replay {tmp_path}" in caplog.messages[-1]
