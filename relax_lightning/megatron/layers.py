@@ -67,9 +67,9 @@ class CoreAttention(torch.nn.Module):
 
     def _fill(self, k: Tensor, v: Tensor, layout: SequenceLayout) -> None:
         assert layout.cache is not None
-        rows, positions = layout._rows_and_positions
-        layout.cache.keys[self._layer][rows, :, positions] = k
-        layout.cache.values[self._layer][rows, :, positions] = v
+        rows = layout.sequence_index + layout.first_cache_row
+        layout.cache.keys[self._layer][rows, :, layout.positions] = k
+        layout.cache.values[self._layer][rows, :, layout.positions] = v
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, layout: DecodeLayout) -> Tensor:
         keys, values = layout.cache.keys[self._layer], layout.cache.values[self._layer]

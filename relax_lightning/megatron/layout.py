@@ -51,6 +51,8 @@ class SequenceLayout(PackedSeqParams):
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     cache: KVCache | None = None
     """Where prefill puts the keys and values, when a decode follows."""
+    first_cache_row: int = 0
+    """The cache's row of the first sequence."""
 
     def __post_init__(self) -> None:
         self.qkv_format = "relax_lightning"
@@ -72,6 +74,16 @@ class SequenceLayout(PackedSeqParams):
         """[tokens] int64: where each token lies in a [sequences * max_length] padded tensor."""
         rows, positions = self._rows_and_positions
         return rows * self.max_length + positions
+
+    @cached_property
+    def sequence_index(self) -> Tensor:
+        """[tokens] int64: which sequence each token belongs to."""
+        return self._rows_and_positions[0]
+
+    @property
+    def last_tokens(self) -> Tensor:
+        """[sequences] int64: packed position of the last token of each sequence."""
+        return self.cu_seqlens[1:].long() - 1
 
     @cached_property
     def _rows_and_positions(self) -> tuple[Tensor, Tensor]:

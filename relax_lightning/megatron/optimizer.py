@@ -40,7 +40,9 @@ def build_optimizer(
         use_distributed_optimizer=optimizer.distributed,
     )
     with cuda_stand_in():
-        return get_megatron_optimizer(megatron_config, [model])
+        built = get_megatron_optimizer(megatron_config, [model])
+    _allocate_moments(built)
+    return built
 
 
 def build_schedule(
@@ -60,6 +62,18 @@ def build_schedule(
         wd_incr_steps=1,
         wd_incr_style="constant",
     )
+
+
+def _allocate_moments(optimizer: MegatronOptimizer) -> None:
+    """Adam's state from the start, so that a role that has not stepped yet can be saved like any other."""
+    for inner in inner_optimizers(optimizer):
+        for group in inner.param_groups:
+            for parameter in group["params"]:
+                inner.state[parameter] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
 
 
 def inner_optimizers(optimizer: MegatronOptimizer) -> Iterator[Any]:

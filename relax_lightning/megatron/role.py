@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.megatron.checkpoint import load_role, save_role
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.decoder import MegatronDecoder
 from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
 from relax_lightning.megatron.hugging_face import load_weights
 from relax_lightning.megatron.microbatch import Microbatch, pack
@@ -73,6 +76,7 @@ class MegatronRole:
     ) -> None:
         self.name = name
         self.device = device
+        self.dtype = dtype
         self.architecture = architecture
         self.num_steps_done = 0
         config = transformer_config(architecture, parallel, dtype, recompute)
@@ -112,6 +116,18 @@ class MegatronRole:
         with cuda_stand_in(), torch.no_grad():
             self.ddp.eval()
             return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer and schedule as a Megatron distributed checkpoint; every rank calls it."""
+        save_role(self, directory)
+
+    def load(self, directory: Path, *, weights_only: bool = False) -> None:
+        """Restore what `save` wrote, at any parallel sizes; `weights_only` leaves optimizer and schedule fresh.
+
+        Raises:
+            ValueError: The directory holds no such checkpoint.
+        """
+        load_role(self, directory, weights_only=weights_only)
 
     def _run(
         self,
@@ -167,6 +183,10 @@ def _add_gradients(models: list[Any], num_tokens: Tensor | None, **kwargs: Any) 
 
 class Actor(MegatronRole):
     """The policy."""
+
+    def decoder(self) -> MegatronDecoder:
+        """A decoder on these weights, for the embedded engine."""
+        return MegatronDecoder(self.model)
 
     def pack(self, rollouts: Rollouts, rows: Sequence[int]) -> Microbatch:
         """A micro-batch of the given samples."""

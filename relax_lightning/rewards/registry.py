@@ -6,7 +6,7 @@ import difflib
 import inspect
 from typing import Any, Protocol
 
-from relax_lightning.rewards.class_path import import_object
+from relax_lightning.import_path import import_object
 
 REWARDS = {
     "dapo_math": "relax_lightning.rewards.dapo_math.dapo_math",
@@ -39,7 +39,7 @@ def load_reward(name: str | None, class_path: str | None, init_args: dict[str, A
     path = class_path if name is None else _path_of(name)
     if path is None:
         raise ValueError("a reward wants a name or a class_path, got neither")
-    reward = import_object(path)
+    reward = import_object("class_path", path)
     if isinstance(reward, type):
         reward = _build(path, reward, init_args)
     elif init_args:

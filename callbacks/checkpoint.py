@@ -1,0 +1,74 @@
+"""Saves actor, critic and trainer as one pair, prunes old pairs, and never saves an inconsistent one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
+
+from relax_lightning.callback import PPOCallback
+from relax_lightning.config.checkpoints import iteration_folder
+from relax_lightning.strategies.colocate import ColocateStrategy
+
+
+class PairedCheckpoint(Checkpoint, PPOCallback):
+    """Saves after every n-th iteration and at a clean end; Lightning runs it after all other callbacks.
+
+    Args:
+        every_n_steps: Iterations between checkpoints; None: only at the end.
+        keep_last: Number of checkpoints kept.
+        save_last: Also save when training ends or is asked to stop.
+    """
+
+    def __init__(self, every_n_steps: int | None = None, keep_last: int = 2, save_last: bool = True) -> None:
+        self._every_n_steps = every_n_steps
+        self._keep_last = keep_last
+        self._save_last = save_last
+        self._last_saved = 0
+        self._root: str | None = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save when the iteration's number says so, once Lightning's own counters have moved."""
+        if self._every_n_steps and trainer.global_step % self._every_n_steps == 0:
+            self._save(trainer)
+
+    @property
+    def dirpath(self) -> str | None:
+        """Where the checkpoints are; None before training."""
+        return self._root
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A resumed run need not save again what it was loaded from."""
+        self._last_saved = trainer.global_step
+        self._root = str(_strategy(trainer).checkpoints.root)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save at a clean end, or after a signal asked for one."""
+        if self._save_last and trainer.global_step > self._last_saved:
+            self._save(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save nothing, for the pair may be inconsistent; say where to resume."""
+        checkpoints = _strategy(trainer).checkpoints
+        if self._last_saved:
+            folder = iteration_folder(checkpoints.root, self._last_saved)
+            rank_zero_info(f"Nothing was saved of the broken iteration. Resume with --ckpt_path {folder}")
+        else:
+            rank_zero_info("Nothing was saved of the broken iteration, and there is no checkpoint yet.")
+
+    def _save(self, trainer: Trainer) -> None:
+        strategy = _strategy(trainer)
+        trainer.save_checkpoint(iteration_folder(strategy.checkpoints.root, trainer.global_step))
+        self._last_saved = trainer.global_step
+        strategy.checkpoints.prune(self._keep_last)
+
+
+def _strategy(trainer: Trainer) -> ColocateStrategy:
+    strategy = trainer.strategy
+    if not isinstance(strategy, ColocateStrategy):
+        raise ValueError(f"PairedCheckpoint needs ColocateStrategy, got {type(strategy).__name__}")
+    return strategy

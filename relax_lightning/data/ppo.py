@@ -1,0 +1,48 @@
+"""The one data module that `Trainer.fit` takes: rollouts and advantages together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+
+from relax_lightning.config import AdvantagesConfig, RolloutConfig
+from relax_lightning.data.advantages import AdvantagesDataModule
+from relax_lightning.data.rollout import RolloutDataModule
+
+
+class PPODataModule(LightningDataModule):
+    """Joins the rollout side and the advantages side. The first two arguments are the keys under `data`.
+
+    Args:
+        rollout: Prompts, sampling, reward and engine.
+        advantages: The GAE service.
+        tokenizer: Directory or import path of the tokenizer.
+        seed: Of the order of prompts and of every draw.
+    """
+
+    def __init__(
+        self, rollout: RolloutConfig, advantages: AdvantagesConfig | None = None, *, tokenizer: str, seed: int = 1234
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.rollout = RolloutDataModule(rollout, tokenizer=tokenizer, seed=seed)
+        self.advantages = AdvantagesDataModule(advantages)
+
+    def setup(self, stage: str) -> None:
+        """Read the prompts, start the reward workers and the engine."""
+        assert self.trainer is not None
+        self.rollout.run_folder = self.trainer.default_root_dir
+        self.rollout.setup(stage)
+
+    def train_dataloader(self) -> Any:
+        """Prompts, never rollouts: a loader that generated would be one policy behind."""
+        return self.rollout.train_dataloader()
+
+    def val_dataloader(self) -> Any:
+        """One loader a validation set."""
+        return self.rollout.val_dataloader()
+
+    def teardown(self, stage: str) -> None:
+        """End engine and reward workers."""
+        self.rollout.teardown(stage)

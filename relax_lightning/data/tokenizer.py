@@ -1,0 +1,31 @@
+"""The tokenizer of a run: from a Hugging Face directory, or made by a function named by import path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from relax_lightning.import_path import import_object
+
+
+def load_tokenizer(source: str) -> Any:
+    """A transformers tokenizer, or whatever the named function or class returns.
+
+    Args:
+        source: A directory, or an import path such as `relax_lightning.data.digits.digit_tokenizer`.
+
+    Raises:
+        ValueError: Neither a directory with a tokenizer nor an import path.
+    """
+    if Path(source).is_dir():
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(source, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"tokenizer {source}: no tokenizer could be read from it ({error})") from error
+    if "/" in source or "." not in source:
+        raise ValueError(
+            f"model.actor.tokenizer: wanted a directory or an import path like my_package.make_tokenizer, got {source}"
+        )
+    return import_object("model.actor.tokenizer", source)()

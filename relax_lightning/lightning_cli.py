@@ -1,0 +1,176 @@
+"""From a checked configuration to a running Trainer, through LightningCLI. Everything heavy is imported from here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+warnings.filterwarnings("ignore", module=r"(megatron|torch|lightning|jsonargparse|mlflow|transformers)\b.*")
+for _name in ("megatron", "torch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+import torch  # noqa: E402
+from lightning.pytorch import Trainer  # noqa: E402
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI  # noqa: E402
+
+from callbacks.checkpoint import PairedCheckpoint  # noqa: E402
+from callbacks.critic_warmup import CriticOnlyWarmup  # noqa: E402
+from callbacks.curves import CurvePlot  # noqa: E402
+from callbacks.lr_warmup import LRWarmup  # noqa: E402
+from callbacks.metrics import MetricLogger  # noqa: E402
+from callbacks.timeline import PhaseTimeline  # noqa: E402
+from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
+from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
+from relax_lightning.config.parsing import register_config_types  # noqa: E402
+from relax_lightning.data.ppo import PPODataModule  # noqa: E402
+from relax_lightning.module import PPOModule  # noqa: E402
+from relax_lightning.signals import StopOnSignal  # noqa: E402
+from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
+from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
+from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
+
+OUR_CALLBACKS = {
+    "critic_only_warmup": CriticOnlyWarmup,
+    "lr_warmup": LRWarmup,
+    "metrics": MetricLogger,
+    "curves": CurvePlot,
+    "timeline": PhaseTimeline,
+    "checkpoint": PairedCheckpoint,
+}
+
+
+class RelaxLightningCLI(LightningCLI):
+    """LightningCLI on a tree that has passed its checks: it only builds.
+
+    Args:
+        config: Resolved.
+        ckpt_path: The iteration's folder that the run resumes from, or None.
+        subcommand: `fit` or `validate`.
+    """
+
+    def __init__(self, config: Config, ckpt_path: str | None, subcommand: str) -> None:
+        self._config = config
+        self._subcommand = subcommand
+        self._manifest = (read_manifest(ckpt_path) or {}) if ckpt_path else {}
+        self._enabled = [name for name in OUR_CALLBACKS if getattr(config.callbacks, name) is not None]
+        self.stop_on_signal = StopOnSignal()
+        register_config_types()
+        super().__init__(
+            PPOModule,
+            PPODataModule,
+            run=False,
+            args=self._tree(),
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            seed_everything_default=config.seed_everything,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Our callbacks under their fixed keys."""
+        for name in self._enabled:
+            parser.add_lightning_class_args(OUR_CALLBACKS[name], f"callbacks.{name}")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The Trainer with everything that is derived, not configured."""
+        trainer = super().instantiate_trainer(
+            strategy=self._strategy(),
+            accelerator="gpu" if self._device.type == "cuda" else "cpu",
+            devices=1,
+            max_epochs=-1,
+            logger=self._logger(),
+            check_val_every_n_epoch=None,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=self._config.callbacks.checkpoint is not None,
+            **kwargs,
+        )
+        trainer.callbacks.insert(0, self.stop_on_signal)  # pyright: ignore[reportAttributeAccessIssue]
+        return trainer
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+    def _tree(self) -> dict[str, Any]:
+        tree = to_dict(self._config)
+        data = {**tree["data"], "tokenizer": self._config.model.actor.tokenizer, "seed": tree["seed_everything"]}
+        ours = {name: tree["callbacks"][name] for name in self._enabled}
+        if "metrics" in ours:
+            ours["metrics"]["enable_progress"] = self._config.trainer.enable_progress_bar
+        return {
+            "seed_everything": tree["seed_everything"],
+            "trainer": self._trainer_tree(tree["trainer"]),
+            "model": tree["model"],
+            "data": data,
+            "callbacks": ours,
+        }
+
+    def _trainer_tree(self, tree: dict[str, Any]) -> dict[str, Any]:
+        del tree["enable_progress_bar"]
+        if self._subcommand == "fit" and tree["val_check_interval"] is None:
+            # Lightning has no "never": without an interval there are no validation batches.
+            tree |= {"limit_val_batches": 0, "num_sanity_val_steps": 0}
+        return {key: value for key, value in tree.items() if value is not None}
+
+    def _strategy(self) -> ColocateStrategy:
+        actor, critic = self._config.model.actor, self._config.model.critic
+        assert actor.save is not None
+        return ColocateStrategy(
+            self._device,
+            parallel=actor.parallel,
+            seed=self._config.seed_everything,
+            save_root=actor.save,
+            critic_save_root=critic.save,
+            critic_load_root=critic.load,
+        )
+
+    def _logger(self) -> JournalLogger:
+        folder = Path(self._config.trainer.default_root_dir)
+        resumed = self._manifest.get("run_key")
+        mlflow = self._config.tracking.mlflow
+        if mlflow is None:
+            return JournalLogger(folder, resumed)
+        settings = {f.name: getattr(mlflow, f.name) for f in fields(mlflow)}
+        return MLflowLogger(folder, resume_run_id=resumed, **settings)
+
+
+def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
+    """Train or validate.
+
+    Args:
+        subcommand: `fit` or `validate`.
+        config: Resolved and checked.
+        ckpt_path: The iteration's folder to resume from, or None.
+
+    Returns:
+        The exit status: 0, or 128 + the signal that ended training.
+    """
+    folder = Path(config.trainer.default_root_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(to_yaml(config))
+    cli = RelaxLightningCLI(config, ckpt_path, subcommand)
+    logger = cli.trainer.logger
+    assert isinstance(logger, JournalLogger)
+    logger.log_hyperparams(to_dict(config))
+    if isinstance(logger, MLflowLogger):
+        logger.log_artifact(folder / "config.yaml")
+    strategy = cli.trainer.strategy
+    assert isinstance(strategy, ColocateStrategy)
+    strategy.run_key = logger.run_key
+    start = getattr(cli.trainer, subcommand)
+    try:
+        start(cli.model, datamodule=cli.datamodule, ckpt_path=ckpt_path)
+    except KeyboardInterrupt:
+        return 130
+    received = cli.stop_on_signal.received
+    if received is None:
+        return 0
+    logger.end_status = "KILLED"
+    print(f"Stopped after iteration {cli.trainer.global_step}; resume with --ckpt_path auto", file=sys.stderr)
+    return 128 + received

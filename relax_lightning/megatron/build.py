@@ -1,0 +1,85 @@
+"""Actor and critic from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relax_lightning.config import ArchitectureConfig, ModelConfig
+from relax_lightning.megatron.architecture import complete, read_architecture
+from relax_lightning.megatron.role import Actor, Critic
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def model_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of `model.dtype`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return _DTYPES[name]
+
+
+def architecture_of(config: ModelConfig) -> ArchitectureConfig:
+    """The trunk that `model.actor` describes.
+
+    Raises:
+        ValueError: It names neither a readable Hugging Face directory nor an architecture.
+    """
+    actor = config.actor
+    if actor.architecture is not None:
+        return complete(actor.architecture)
+    if actor.hf_checkpoint is None:
+        raise ValueError("model.actor: wanted hf_checkpoint or architecture, got neither; give one of the two")
+    return read_architecture(actor.hf_checkpoint)
+
+
+def build_roles(config: ModelConfig, device: torch.device, num_steps: tuple[int, int]) -> tuple[Actor, Critic]:
+    """Both roles, started from the same Hugging Face directory, or from scratch.
+
+    Args:
+        config: With every "null follows" resolved.
+        device: This rank's.
+        num_steps: Optimizer steps of actor and critic over the whole training, for the decay of their rates.
+    """
+    architecture = architecture_of(config)
+    actor, critic = config.actor, config.critic
+    shared = {
+        "dtype": model_dtype(config.dtype, device),
+        "device": device,
+        "weights": actor.hf_checkpoint if actor.architecture is None else None,
+    }
+    return (
+        Actor(
+            "actor",
+            architecture,
+            actor.parallel,
+            actor.optimizer,
+            num_steps=num_steps[0],
+            recompute=actor.recompute,
+            **shared,
+        ),
+        Critic(
+            "critic",
+            architecture,
+            critic.parallel or actor.parallel,
+            critic.optimizer.following(actor.optimizer),
+            num_steps=num_steps[1],
+            recompute=critic.recompute,
+            head_init=critic.head_init,
+            **shared,
+        ),
+    )
+
+
+def describe_model(config: ModelConfig, actor: Actor) -> dict[str, Any]:
+    """What `export` must know to write the actor as a Hugging Face directory, as plain values."""
+    source = config.actor.hf_checkpoint if config.actor.architecture is None else None
+    return {
+        "architecture": asdict(actor.architecture),
+        "hf_checkpoint": None if source is None else str(Path(source).absolute()),
+        "tokenizer": config.actor.tokenizer,
+        "dtype": str(actor.dtype).removeprefix("torch."),
+    }

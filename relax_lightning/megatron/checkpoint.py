@@ -1,0 +1,115 @@
+"""One role to and from a Megatron distributed checkpoint: weights, Adam's moments and step, schedule."""
+
+from __future__ import annotations
+
+import queue
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.optimizer import inner_optimizers
+
+if TYPE_CHECKING:
+    from relax_lightning.megatron.model import PolicyModel
+    from relax_lightning.megatron.role import MegatronRole
+
+
+def save_role(role: MegatronRole, directory: str | Path) -> None:
+    """Write the role's whole state into a new or empty directory; every rank of the role calls it."""
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    # For asynchronous saving Megatron starts a manager process, which imports the caller's main script again and
+    # outlives the save; ours is synchronous, so a queue in this process does.
+    filesystem_async._results_queue = queue.Queue()  # pyright: ignore[reportAttributeAccessIssue]
+    with cuda_stand_in(), _quiet():
+        model = role.model.sharded_state_dict()
+        state = {
+            "model": model,
+            "optimizer": role.optimizer.sharded_state_dict(model, metadata=_metadata()),
+            "schedule": role.schedule.state_dict(),
+            "num_steps_done": role.num_steps_done,
+        }
+        dist_checkpointing.save(state, str(path))
+
+
+def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool = False) -> None:
+    """Restore what `save_role` wrote, at any parallel sizes.
+
+    Args:
+        role: A role of the same architecture.
+        directory: The checkpoint's directory.
+        weights_only: Leave optimizer and schedule as they are.
+
+    Raises:
+        ValueError: The directory is no Megatron distributed checkpoint.
+    """
+    if weights_only:
+        load_model_weights(role.model, directory)
+        role.optimizer.reload_model_params()
+        return
+    path = _checked(directory)
+    with cuda_stand_in(), torch.no_grad(), _quiet():
+        model = role.model.sharded_state_dict()
+        optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=_metadata())
+        loaded = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
+        role.model.load_state_dict(loaded["model"])
+        _load_optimizer(role, loaded["optimizer"])
+        role.schedule.load_state_dict(loaded["schedule"])
+        role.num_steps_done = loaded["num_steps_done"]
+
+
+def load_model_weights(model: PolicyModel, directory: str | Path) -> None:
+    """Restore the weights alone.
+
+    Raises:
+        ValueError: The directory is no Megatron distributed checkpoint.
+    """
+    path = _checked(directory)
+    with cuda_stand_in(), torch.no_grad(), _quiet():
+        loaded = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(path))
+        model.load_state_dict(loaded["model"])
+
+
+def _checked(directory: str | Path) -> Path:
+    if not dist_checkpointing.check_is_distributed_checkpoint(str(directory)):
+        raise ValueError(f"{directory} is no Megatron distributed checkpoint (it holds no metadata.json)")
+    return Path(directory)
+
+
+def _metadata() -> dict[str, Any]:
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    return {"distrib_optim_sharding_type": "fully_reshardable", "dp_cp_group": group}
+
+
+def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
+    """Megatron drops Adam's step from the reshardable format without Transformer Engine and then misses it, and hands
+    one tensor of it to all parameters. So the parameters' state is loaded apart from the rest, and each gets its own
+    step."""
+    outer = getattr(role.optimizer, "chained_optimizers", [role.optimizer])[0]
+    parameters = state.pop("param_state") if isinstance(outer, DistributedOptimizer) else None
+    state.pop("param_state_sharding_type", None)
+    role.optimizer.load_state_dict(state)
+    steps = []
+    for inner in inner_optimizers(role.optimizer):
+        steps.append({parameter: float(values.pop("step")) for parameter, values in inner.state.items()})
+    if parameters is not None:
+        outer.load_parameter_state_from_fully_reshardable(parameters)
+    for inner, step in zip(inner_optimizers(role.optimizer), steps, strict=True):
+        for parameter, values in inner.state.items():
+            inner.state[parameter] = {"step": torch.tensor(step[parameter]), **values}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch warns at length about its own deprecated storages while Megatron saves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,100 @@
+"""Batched decoding with a KV cache, on a policy's own weights and through its own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.layout import DecodeLayout, KVCache, SequenceLayout
+from relax_lightning.megatron.model import PolicyModel
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens that go through the model at a time."""
+
+
+class MegatronDecoder:
+    """Decodes one batch at a time: `begin`, then `step` for every further token, `select` to drop rows."""
+
+    def __init__(self, model: PolicyModel) -> None:
+        self._model = model
+        self._cache: KVCache | None = None
+        self._positions = torch.empty(0, dtype=torch.int64)
+        self._longest = 0
+
+    @property
+    def max_length(self) -> int:
+        """Longest prompt and response together, in tokens."""
+        return self._model.max_sequence_length
+
+    @torch.no_grad()
+    def begin(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int) -> Tensor:
+        """Read the prompts, each once, and give every row its copy.
+
+        Args:
+            prompts: Token ids of each distinct prompt, none empty.
+            rows: Prompt of each row.
+            capacity: Longest prompt and response together that the cache must hold.
+
+        Returns:
+            [rows, vocabulary] logits of each row's first token.
+        """
+        self._model.eval()
+        device = next(self._model.parameters()).device
+        self._cache = self._new_cache(len(prompts), capacity, device)
+        index = torch.tensor(rows, device=device)
+        lengths = torch.tensor([len(p) for p in prompts], device=device)
+        with cuda_stand_in():
+            parts = [self._prefill(prompts[a:b], a, device) for a, b in _token_slices(prompts)]
+        self._cache.select(index)
+        self._positions = lengths.index_select(0, index)
+        self._longest = max(len(p) for p in prompts)
+        return torch.cat(parts).index_select(0, index)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed one token a row; [rows] int64 in, [rows, vocabulary] logits of the next token out."""
+        assert self._cache is not None, "begin comes first"
+        self._longest += 1
+        layout = DecodeLayout(positions=self._positions, longest=self._longest, cache=self._cache)
+        with cuda_stand_in():
+            logits = self._model.logits(self._model.forward(tokens, layout))
+        self._positions = self._positions + 1
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows [kept] int64, in that order."""
+        assert self._cache is not None, "begin comes first"
+        self._cache.select(rows)
+        self._positions = self._positions.index_select(0, rows)
+        self._longest = int(self._positions.max())
+
+    def end(self) -> None:
+        """Free the cache."""
+        self._cache = None
+
+    def _new_cache(self, num_rows: int, capacity: int, device: torch.device) -> KVCache:
+        config = self._model.config
+        heads = config.num_query_groups // config.tensor_model_parallel_size  # pyright: ignore[reportOptionalOperand]
+        size, dtype = config.kv_channels, config.params_dtype
+        assert size is not None
+        return KVCache(len(self._model.decoder.layers), num_rows, heads, capacity, size, dtype, device)
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], first_row: int, device: torch.device) -> Tensor:
+        lengths = tuple(len(p) for p in prompts)
+        layout = SequenceLayout(lengths=lengths, device=device, cache=self._cache, first_cache_row=first_row)
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
+        hidden = self._model.forward(tokens, layout)
+        return self._model.logits(hidden.index_select(0, layout.last_tokens))
+
+
+def _token_slices(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    start, tokens = 0, 0
+    for index, prompt in enumerate(prompts):
+        if index > start and tokens + len(prompt) > PREFILL_TOKENS:
+            yield start, index
+            start, tokens = index, 0
+        tokens += len(prompt)
+    yield start, len(prompts)

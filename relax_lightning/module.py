@@ -1,0 +1,263 @@
+"""PPO with a critic as a LightningModule: one training step is one iteration."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+
+from relax_lightning.batch import Experience, Prompts, Rollouts
+from relax_lightning.callback import HookDispatcher, check_hook_names
+from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
+from relax_lightning.data.ppo import PPODataModule
+from relax_lightning.megatron.build import build_roles, describe_model
+from relax_lightning.megatron.role import Actor, Critic, StepResult
+from relax_lightning.strategies.colocate import ColocateStrategy
+from relax_lightning.updates import Batching, FiniteGuard, StepLog, run_steps
+
+
+class IterationClock(torch.optim.Optimizer):
+    """Ticks once an iteration, so that everything Lightning counts in steps counts PPO iterations.
+
+    The real optimizers are Megatron's, inside the roles.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([torch.nn.Parameter(torch.zeros(1))], {})
+
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One iteration is over."""
+        if closure is not None:
+            closure()
+
+
+class PPOModule(LightningModule):
+    """Actor and critic, the order of the phases, and the losses. The arguments are the keys under `model`."""
+
+    def __init__(
+        self,
+        actor: ActorConfig,
+        critic: CriticConfig | None = None,
+        algorithm: AlgorithmConfig | None = None,
+        reference: ReferenceConfig | None = None,
+        bridge: str = "auto",
+        dtype: str = "auto",
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
+        max_tokens_per_microbatch: int | None = None,
+        max_consecutive_nan: int = 3,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.config = ModelConfig(
+            actor=actor,
+            critic=critic or CriticConfig(),
+            algorithm=algorithm or AlgorithmConfig(),
+            reference=reference,
+            bridge=bridge,
+            dtype=dtype,
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            max_tokens_per_microbatch=max_tokens_per_microbatch,
+            max_consecutive_nan=max_consecutive_nan,
+        )
+        self._guard = FiniteGuard(self.config.max_consecutive_nan)
+
+    # --- set-up -----------------------------------------------------------------------------------------------
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that is running, or the last one that ran; counted from 1."""
+        return self._iteration
+
+    _iteration = 0
+
+    def setup(self, stage: str) -> None:
+        """Refuse misspelt hooks, before anything is built."""
+        for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+            check_hook_names(callback)
+        self.hooks = HookDispatcher(self.trainer, self)
+
+    def configure_model(self) -> None:
+        """Build actor and critic on this rank's device, once."""
+        if getattr(self, "actor", None) is not None:
+            return
+        strategy = self._strategy
+        self.actor: Actor
+        self.critic: Critic
+        self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
+        strategy.register("actor", self.actor)
+        strategy.register("critic", self.critic)
+        strategy.model_description = describe_model(self.config, self.actor)
+        self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
+        self._data.rollout.engine.attach(self.actor, self._data.rollout.tokenizer)
+
+    def _num_steps(self) -> tuple[int, int]:
+        """Optimizer steps of actor and critic over the whole training, for their learning-rate decay."""
+        samples = self._data.rollout.samples_per_iteration
+        per_pass = -(-samples // (self.config.global_batch_size or samples))
+        iterations = max(self.trainer.max_steps, 1)
+        algorithm = self.config.algorithm
+        critic = iterations * per_pass * (algorithm.num_critic_epochs or algorithm.num_ppo_epochs)
+        trained = sum(self.hooks.should_update_actor(iteration) for iteration in range(1, iterations + 1))
+        return max(trained, 1) * per_pass * algorithm.num_ppo_epochs, critic
+
+    @property
+    def _strategy(self) -> ColocateStrategy:
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, ColocateStrategy)
+        return strategy
+
+    @property
+    def _data(self) -> PPODataModule:
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(data, PPODataModule)
+        return data
+
+    def configure_optimizers(self) -> IterationClock:
+        """The clock; the optimizers that train are the roles' own."""
+        return IterationClock()
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Prompts stay where they are: nothing computes with them on the device."""
+        return batch
+
+    def on_train_start(self) -> None:
+        """The weights are loaded by now: the engine takes them."""
+        self._iteration = self.trainer.global_step
+        self._data.rollout.engine.publish()
+
+    def on_validation_start(self) -> None:
+        """`validate` alone has published nothing yet."""
+        if self._data.rollout.engine.weight_version == 0:
+            self._data.rollout.engine.publish()
+
+    # --- the iteration ----------------------------------------------------------------------------------------
+
+    def training_step(self, prompts: Prompts, batch_idx: int) -> None:
+        """One PPO iteration: rollout, values and advantages, critic, actor, publication."""
+        self._iteration = self.trainer.global_step + 1
+        start = perf_counter()
+        with self._strategy.iteration():
+            self.hooks.fire("on_iteration_start", prompts)
+            rollouts = self._rollout(prompts)
+            experience, metrics = self._learn_critic(rollouts)
+            if self.hooks.should_update_actor(self.iteration):
+                metrics |= self._learn_actor(experience)
+            self._publish()
+        self._tick()
+        metrics |= self._data.rollout.metrics(rollouts)
+        metrics |= self._strategy.phase_metrics
+        num_tokens = int(rollouts.prompt_lengths.sum() + rollouts.response_lengths.sum())
+        metrics["perf/tokens_per_second"] = num_tokens / (perf_counter() - start)
+        self.log_dict(metrics, logger=False)
+        self.hooks.fire("on_iteration_end", metrics)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self.hooks.fire("on_phase_start", name)
+        start = perf_counter()
+        with self._strategy.phase(name):
+            yield
+        self.hooks.fire("on_phase_end", name, perf_counter() - start)
+
+    def _rollout(self, prompts: Prompts) -> Rollouts:
+        with self._phase("rollout"):
+            rollouts = self._data.rollout.generate(prompts, self.iteration)
+            if self.config.algorithm.truncation == "mask":
+                learnable = rollouts.response_mask & ~rollouts.truncated[:, None]
+                rollouts = replace(rollouts, response_mask=learnable)
+            self.hooks.fire("on_rollout_end", rollouts)
+        return rollouts
+
+    def _learn_critic(self, rollouts: Rollouts) -> tuple[Experience, dict[str, float]]:
+        algorithm = self.config.algorithm
+        with self._phase("critic"):
+            groups = self._batching.groups(rollouts, list(range(len(rollouts))))
+            bootstrap = algorithm.truncation == "bootstrap"
+            values, final_values = self.critic.values(rollouts, groups, with_final=bootstrap)
+            self.hooks.fire("on_values_computed", rollouts, values)
+            experience, metrics = self._data.advantages.compute(rollouts, values, final_values, algorithm)
+            self.hooks.fire("on_advantages_computed", experience)
+            num_epochs = algorithm.num_critic_epochs or algorithm.num_ppo_epochs
+            log = self._run_steps(self.critic, experience, num_epochs)
+        return experience, metrics | log.metrics("value_loss")
+
+    def _learn_actor(self, experience: Experience) -> dict[str, float]:
+        algorithm = self.config.algorithm
+        with self._phase("actor"):
+            if algorithm.old_log_probs == "recompute":
+                groups = self._batching.groups(experience, list(range(len(experience))))
+                old_log_probs = self.actor.log_probs(experience.rollouts, groups)
+                experience = replace(experience, old_log_probs=old_log_probs)
+            log = self._run_steps(self.actor, experience, algorithm.num_ppo_epochs)
+        metrics = log.metrics("pg_loss")
+        if metrics:
+            # Only the first step still sees the weights that the engine generated with.
+            del metrics["actor/log_prob_abs_diff"]
+            metrics["mismatch/log_prob_abs_diff"] = log.steps[0].metrics["log_prob_abs_diff"]
+        return metrics
+
+    def _publish(self) -> None:
+        with self._phase("publish"):
+            self.hooks.fire("on_weights_published", self._data.rollout.engine.publish())
+
+    def _run_steps(self, role: Actor | Critic, experience: Experience, num_epochs: int) -> StepLog:
+        def before_step(step: int) -> float:
+            self.hooks.fire(f"on_before_{role.name}_step", step)
+            return self.hooks.lr_scale(role.name, step)
+
+        def after_step(result: StepResult, rows: list[int]) -> bool:
+            sample_ids = experience.rollouts.sample_ids[rows].tolist()
+            warning = self._guard.check(result, role.name, self.iteration, self.global_rank, sample_ids)
+            if warning is not None:
+                rank_zero_warn(warning)
+            limit = self.config.algorithm.target_kl
+            return role.name == "critic" or limit is None or result.metrics["ppo_kl"] <= limit
+
+        seed = hash((self._data.seed, self.iteration, role.name == "actor")) & 0x7FFF_FFFF
+        steps = self._batching.steps(len(experience), num_epochs, seed)
+        return run_steps(
+            role, experience, self._batching, steps, self.config.algorithm, before_step, after_step
+        )
+
+    def _tick(self) -> None:
+        clock = self.optimizers()
+        assert not isinstance(clock, list)
+        clock.step()
+
+    def validation_step(self, prompts: Prompts, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Generate and score one batch of a validation set."""
+        name, metrics = self._data.rollout.evaluate(prompts, dataloader_idx)
+        values = {f"val/{name}/{key}": value for key, value in metrics.items()}
+        self.log_dict(values, batch_size=len(prompts), logger=False, add_dataloader_idx=False)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the random states that Lightning leaves out."""
+        checkpoint["random_states"] = {
+            "python": random.getstate(),
+            "numpy": np.random.get_state(),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        checkpoint["consecutive_nan"] = self._guard.consecutive
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the random states."""
+        states = checkpoint["random_states"]
+        random.setstate(states["python"])
+        np.random.set_state(states["numpy"])
+        torch.set_rng_state(states["torch"])
+        if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(states["cuda"])
+        self._guard.consecutive = checkpoint["consecutive_nan"]

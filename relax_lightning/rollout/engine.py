@@ -1,0 +1,106 @@
+"""What a rollout engine is: the protocol that the embedded engine and every other one fill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from relax_lightning.config import SamplingConfig
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One response as the engine gives it."""
+
+    token_ids: tuple[int, ...]
+    """The response, the token or string that ended it included."""
+    log_probs: tuple[float, ...]
+    """Log-prob of each token at the sampling temperature, not renormalized for top_p and top_k."""
+    finish_reason: str
+    """`stop` or `length`."""
+
+
+class Decoder(Protocol):
+    """Batched decoding with a KV cache: what the embedded engine asks of the actor."""
+
+    @property
+    def max_length(self) -> int:
+        """Longest prompt and response together, in tokens."""
+        ...
+
+    def begin(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int) -> Tensor:
+        """Read distinct prompts; `rows` names each row's prompt; [rows, vocabulary] logits of the first tokens."""
+        ...
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """[rows] int64 new tokens in, [rows, vocabulary] logits of the next ones out."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows [kept] int64."""
+        ...
+
+    def end(self) -> None:
+        """Free the cache."""
+        ...
+
+
+class WeightSource(Protocol):
+    """The policy, as an engine sees it."""
+
+    def decoder(self) -> Decoder:
+        """A decoder on the policy's own weights."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """The part of a tokenizer that engines and data need; transformers' tokenizers have it."""
+
+    eos_token_id: Any
+
+    def encode(self, text: str, **kwargs: Any) -> list[int]:
+        """Tokens of a text."""
+        ...
+
+    def decode(self, token_ids: Any, **kwargs: Any) -> str:
+        """Text of tokens."""
+        ...
+
+
+@runtime_checkable
+class RolloutEngine(Protocol):
+    """Generates responses with the weights that were last published to it."""
+
+    weight_version: int
+    """Number of publications so far."""
+
+    def attach(self, source: WeightSource, tokenizer: Tokenizer) -> None:
+        """Bind the engine to the policy whose weights it serves. Called once, before the first `publish`."""
+        ...
+
+    def publish(self) -> int:
+        """Take the policy's weights as they are now; returns the new weight version."""
+        ...
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[Generation]:
+        """One response for each prompt, in order.
+
+        Args:
+            prompts: Token ids, one entry a sample; equal prompts may repeat.
+            sample_ids: Global id of each sample: a draw depends only on (seed, sample id, position).
+            sampling: How to draw.
+            seed: Of this round of generation.
+
+        Raises:
+            ValueError: A prompt is empty, or leaves no room for a response in the model's context.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the engine."""
+        ...

@@ -1,0 +1,48 @@
+"""The first SIGINT or SIGTERM ends the iteration and saves; the second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopOnSignal(Callback):
+    """Sets a flag in the handler and looks at it after each iteration.
+
+    Lightning's own handler runs a collective, which hangs all ranks when one of them was interrupted in another.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take over the signals, after Lightning has taken them."""
+        self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Stop training when any rank received a signal."""
+        if trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
+            trainer.should_stop = True
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self.received is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self.received = number
+        rank_zero_info(f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once")

@@ -1,0 +1,233 @@
+"""One GPU pool for rollout, critic and actor in turn: who holds it, and how the pair is saved and loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+
+from relax_lightning.config import ParallelConfig
+from relax_lightning.config.checkpoints import iteration_of
+from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+from relax_lightning.strategies.pair import PairedCheckpoints, read_folders
+
+OUT_OF_MEMORY = (
+    "out of GPU memory in the {phase} phase. Three remedies: give actor, critic and rollout equal shapes in "
+    "cluster.resources, lower data.rollout.engine.init_args.mem_fraction_static, or raise "
+    "model.{{actor,critic}}.optimizer.cpu_offload_fraction"
+)
+
+
+class Role(Protocol):
+    """What the strategy knows of actor and critic: that they can be written and read."""
+
+    def save(self, directory: Path) -> None:
+        """Write everything."""
+        ...
+
+    def load(self, directory: Path, *, weights_only: bool = False) -> None:
+        """Read everything, or the weights."""
+        ...
+
+
+class ColocateStrategy(ParallelStrategy):
+    """Lightning's strategy for actor, critic and rollout engine on the same devices.
+
+    Args:
+        device: This rank's device.
+        parallel: How the actor is cut over ranks.
+        seed: Of Megatron's own random states.
+        save_root: Where the actor and the trainer are saved.
+        critic_save_root: Where the critic is saved; None: with the actor.
+        critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
+        cluster_environment: Where this rank stands; None: alone.
+    """
+
+    strategy_name = "colocate"
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        parallel: ParallelConfig | None = None,
+        seed: int = 0,
+        save_root: str | Path = "checkpoints",
+        critic_save_root: str | Path | None = None,
+        critic_load_root: str | Path | None = None,
+        cluster_environment: ClusterEnvironment | None = None,
+    ) -> None:
+        super().__init__(
+            parallel_devices=[device], cluster_environment=cluster_environment or LightningEnvironment()
+        )
+        self._device = device
+        self._parallel = parallel or ParallelConfig()
+        self._seed = seed
+        self._roots = (Path(save_root), Path(critic_save_root or save_root))
+        self._critic_load_root = Path(critic_load_root or critic_save_root or save_root)
+        self._roles: dict[str, Role] = {}
+        self._resume_folder: Path | None = None
+        self.is_dirty = False
+        """Whether an iteration is under way, or was broken off: then actor and critic may not belong together."""
+        self.phase_metrics: dict[str, float] = {}
+        """`phase/*_seconds` and `memory/*` of the iteration so far."""
+        self.run_key: str | None = None
+        """The tracking run, for the manifest: what a resumed run continues."""
+        self.model_description: dict[str, Any] | None = None
+        """What an export needs to know of the model, for the manifest."""
+
+    # --- phases -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One PPO iteration. While it runs, and after it broke off, nothing can be saved."""
+        self.phase_metrics = {"phase/switch_seconds": 0.0}
+        self.is_dirty = True
+        yield
+        self.is_dirty = False
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Own the device for one phase: `rollout`, `critic`, `actor` or `publish`.
+
+        Raises:
+            RuntimeError: The device ran out of memory; names the remedies.
+        """
+        on_gpu = self._device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        start = time.perf_counter()
+        try:
+            yield
+            if on_gpu:
+                torch.cuda.synchronize(self._device)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError(OUT_OF_MEMORY.format(phase=name)) from error
+        finally:
+            self.phase_metrics[f"phase/{name}_seconds"] = time.perf_counter() - start
+            if on_gpu:
+                peak = torch.cuda.max_memory_reserved(self._device) / 2**30
+                self.phase_metrics[f"memory/{name}_gpu_peak_gib"] = peak
+
+    # --- devices and groups -----------------------------------------------------------------------------------
+
+    @property
+    def root_device(self) -> torch.device:
+        """This rank's device."""
+        return self._device
+
+    def setup_environment(self) -> None:
+        """Join the process groups before anything is built."""
+        super().setup_environment()
+        initialize_groups(self._parallel, self._device, self._seed)
+
+    def model_to_device(self) -> None:
+        """Nothing: the roles live where they were built, and the module has no parameters of its own."""
+
+    def teardown(self) -> None:
+        """Leave the process groups."""
+        super().teardown()
+        destroy_groups()
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        if dist.is_initialized():
+            dist.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """The object of rank `src`, on every rank."""
+        if self.world_size == 1:
+            return obj
+        objects = [obj]
+        dist.broadcast_object_list(objects, src=src)
+        return objects[0]
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Sum or mean of a tensor over all ranks."""
+        if self.world_size == 1 or not isinstance(tensor, Tensor):
+            return tensor
+        dist.all_reduce(tensor, group=group)
+        return tensor / self.world_size if reduce_op in ("mean", "avg") else tensor
+
+    # --- saving and loading -----------------------------------------------------------------------------------
+
+    @property
+    def checkpoints(self) -> PairedCheckpoints:
+        """The run's checkpoints on disk."""
+        return PairedCheckpoints(*self._roots, is_writer=self.is_global_zero, barrier=self.barrier)
+
+    def register(self, name: str, role: Role) -> None:
+        """Make a role part of every checkpoint."""
+        self._roles[name] = role
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.
+
+        Raises:
+            RuntimeError: An iteration is under way or was broken off.
+            ValueError: `filepath` is no `iter_N` folder.
+        """
+        if self.is_dirty:
+            raise RuntimeError(
+                "refused to save in the middle of an iteration: the critic may be one step ahead of the actor; "
+                "save after on_iteration_end"
+            )
+        iteration = iteration_of(filepath)
+        if iteration is None:
+            raise ValueError(f"wanted a checkpoint path that ends in iter_0000012 or alike, got {filepath}")
+
+        def write_trainer(folder: Path) -> None:
+            folder.mkdir()
+            torch.save(checkpoint, folder / "state.pt")
+
+        self.checkpoints.save(
+            iteration, lambda name, folder: self._roles[name].save(folder), write_trainer, self._manifest()
+        )
+
+    def _manifest(self) -> dict[str, Any]:
+        versions = {name: version(name) for name in ("relax-lightning", "lightning", "megatron-core", "torch")}
+        parallel = {"tensor": self._parallel.tensor, "pipeline": self._parallel.pipeline, "world": self.world_size}
+        return {
+            "versions": versions,
+            "parallel": parallel,
+            "run_key": self.run_key,
+            "model": self.model_description,
+        }
+
+    @property
+    def restore_checkpoint_after_setup(self) -> bool:
+        """The roles are built in `configure_model` and loaded after it."""
+        return True
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The trainer's part of `<root>/iter_N`; the roles follow in `load_model_state_dict`.
+
+        Raises:
+            ValueError: A half of the pair or the trainer's part is missing.
+        """
+        folder = Path(checkpoint_path)
+        read_folders(folder, self._critic_load_root)
+        state = folder / "trainer" / "state.pt"
+        if not state.is_file():
+            raise ValueError(f"{folder} has no trainer state (wanted {state}); give a checkpoint that fit saved")
+        self._resume_folder = folder
+        # Lightning's own loop and callback states hold plain Python objects, which weights_only refuses.
+        return torch.load(state, map_location="cpu", weights_only=False)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the roles of the checkpoint that `load_checkpoint` opened."""
+        assert self._resume_folder is not None
+        for name, folder in read_folders(self._resume_folder, self._critic_load_root).items():
+            self._roles[name].load(folder)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Empty: the roles are saved by themselves."""
+        return {}

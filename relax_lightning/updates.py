@@ -1,0 +1,215 @@
+"""The optimizer steps of one role in one iteration: which samples, which loss, what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relax_lightning.algorithms.aggregation import aggregate, sequence_mean_weights
+from relax_lightning.algorithms.importance import truncated_importance_weights
+from relax_lightning.algorithms.losses import policy_loss, value_loss
+from relax_lightning.batch import Experience
+from relax_lightning.config import AlgorithmConfig, ModelConfig
+from relax_lightning.data.packing import microbatches, optimizer_steps
+from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
+from relax_lightning.megatron.role import Actor, Critic, MegatronRole, StepResult
+
+BeforeStep = Callable[[int], float]
+"""Called before optimizer step number `step` of the role; answers the factor on its learning rate."""
+
+
+class NotFiniteError(RuntimeError):
+    """Training stopped because updates kept giving NaN or infinity."""
+
+
+@dataclass
+class StepLog:
+    """What the optimizer steps of one role gave in one iteration, and how to say it in metrics."""
+
+    role: str
+    steps: list[StepResult] = field(default_factory=list)
+
+    def metrics(self, loss_name: str) -> dict[str, float]:
+        """Means over the applied steps; empty when none was."""
+        done = [step for step in self.steps if step.applied]
+        if not done:
+            return {}
+        names = done[0].metrics
+        means = {f"{self.role}/{name}": sum(s.metrics[name] for s in done) / len(done) for name in names}
+        means[f"{self.role}/{loss_name}"] = sum(s.loss for s in done) / len(done)
+        means[f"{self.role}/grad_norm"] = sum(s.grad_norm for s in done) / len(done)
+        means[f"{self.role}/lr"] = done[-1].lr
+        return means
+
+
+@dataclass
+class FiniteGuard:
+    """Counts updates in a row that were skipped for NaN or infinity, and ends training at the limit."""
+
+    limit: int
+    consecutive: int = 0
+
+    def check(self, result: StepResult, role: str, iteration: int, rank: int, sample_ids: list[int]) -> str | None:
+        """The warning of a skipped step, or None.
+
+        Raises:
+            NotFiniteError: That was the `limit`-th in a row.
+        """
+        if result.applied:
+            self.consecutive = 0
+            return None
+        self.consecutive += 1
+        what = f"loss {result.loss}, gradient norm {result.grad_norm}"
+        where = f"iteration {iteration}, {role}, rank {rank}, samples {sample_ids}"
+        message = f"{what} in {where}: the optimizer step was not applied"
+        if self.consecutive >= self.limit:
+            raise NotFiniteError(f"{message}; {self.consecutive} in a row, model.max_consecutive_nan reached")
+        return message
+
+
+class Batching:
+    """How an iteration's samples fall to optimizer steps and micro-batches.
+
+    Args:
+        config: Batch sizes.
+        on_gpu: The default token budget differs.
+    """
+
+    def __init__(self, config: ModelConfig, on_gpu: bool) -> None:
+        self._config = config
+        self._unit = 8192 if on_gpu else 4096
+
+    def groups(self, experience_or_rollouts: Any, rows: list[int]) -> list[list[int]]:
+        """Rows of each micro-batch; samples without a response are left out."""
+        rollouts = getattr(experience_or_rollouts, "rollouts", experience_or_rollouts)
+        lengths = (rollouts.prompt_lengths + rollouts.response_lengths).tolist()
+        responses = rollouts.response_lengths.tolist()
+        budget = self._config.max_tokens_per_microbatch
+        if budget is None:
+            budget = self._unit * math.ceil(max(lengths) / self._unit)
+        kept = [row for row in rows if responses[row] > 0]
+        return microbatches(lengths, kept, max_samples=self._config.micro_batch_size, max_tokens=budget)
+
+    def steps(self, num_samples: int, num_epochs: int, seed: int) -> Iterator[list[int]]:
+        """Rows of each optimizer step, pass after pass."""
+        for epoch in range(num_epochs):
+            yield from optimizer_steps(num_samples, self._config.global_batch_size, seed + epoch)
+
+
+class StepLoss:
+    """The loss of one optimizer step, given micro-batch by micro-batch.
+
+    Args:
+        experience: The iteration's record, on CPU.
+        rows: The samples of the step.
+        algorithm: The arithmetic.
+        device: Where the model's outputs are.
+    """
+
+    def __init__(
+        self, experience: Experience, rows: list[int], algorithm: AlgorithmConfig, device: torch.device
+    ) -> None:
+        mask = experience.rollouts.response_mask[rows]
+        self.num_tokens = int(mask.sum())
+        self._num_samples = int(mask.any(1).sum())
+        self._experience = experience
+        self._algorithm = algorithm
+        self._device = device
+
+    def _pick(self, rows: tuple[int, ...], *names: str) -> list[Tensor]:
+        index = list(rows)
+        records = [self._experience, self._experience.rollouts]
+        tensors = [next(getattr(r, name) for r in records if hasattr(r, name)) for name in names]
+        return [tensor[index].to(self._device, non_blocking=True) for tensor in tensors]
+
+    def _weights(self, mask: Tensor) -> Tensor | None:
+        if self._algorithm.loss_aggregation == "token_mean":
+            return None
+        return sequence_mean_weights(mask, num_tokens=self.num_tokens, num_samples=self._num_samples)
+
+    def critic(self, outputs: CriticOutputs, rows: tuple[int, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The clipped value loss of a micro-batch."""
+        mask, values, returns = self._pick(rows, "response_mask", "values", "returns")
+        return value_loss(
+            outputs.values,
+            values,
+            returns,
+            mask,
+            value_clip=self._algorithm.value_clip,
+            weights=self._weights(mask),
+            num_tokens=self.num_tokens,
+        )
+
+    def actor(self, outputs: PolicyOutputs, rows: tuple[int, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The clipped policy loss of a micro-batch, less the entropy bonus."""
+        names = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs")
+        mask, old_log_probs, advantages, rollout_log_probs = self._pick(rows, *names)
+        a, shared = self._algorithm, {"num_tokens": self.num_tokens}
+        weights = self._weights(mask)
+        if a.importance_cap is not None:
+            importance = truncated_importance_weights(old_log_probs, rollout_log_probs, mask, cap=a.importance_cap)
+            weights = importance if weights is None else weights * importance
+        loss, metrics = policy_loss(
+            outputs.log_probs,
+            old_log_probs,
+            advantages,
+            mask,
+            eps_clip=a.eps_clip,
+            eps_clip_high=a.eps_clip_high,
+            eps_clip_c=a.eps_clip_c,
+            weights=weights,
+            **shared,
+        )
+        if a.entropy_coef:
+            loss = loss - a.entropy_coef * aggregate(outputs.entropy, mask, weights=self._weights(mask), **shared)
+        metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, **shared)
+        difference = (outputs.log_probs.detach() - rollout_log_probs).abs()
+        metrics["log_prob_abs_diff"] = aggregate(difference, mask, **shared)
+        return loss, metrics
+
+
+def run_steps(
+    role: MegatronRole,
+    experience: Experience,
+    batching: Batching,
+    steps: Iterator[list[int]],
+    algorithm: AlgorithmConfig,
+    before_step: BeforeStep,
+    after_step: Callable[[StepResult, list[int]], bool],
+) -> StepLog:
+    """The optimizer steps of a role over an iteration's experience.
+
+    A step whose samples have no trainable token is left out: nothing moves, no counter counts.
+
+    Args:
+        role: Actor or critic.
+        experience: The iteration's record.
+        batching: Makes the micro-batches.
+        steps: Rows of each step.
+        algorithm: The arithmetic.
+        before_step: Asked for the learning-rate factor of each step.
+        after_step: Told each result and its rows; answers whether to go on.
+    """
+    log = StepLog(role.name)
+    for rows in steps:
+        loss = StepLoss(experience, rows, algorithm, role.device)
+        groups = batching.groups(experience, rows)
+        if loss.num_tokens == 0 or not groups:
+            continue
+        scale = before_step(role.num_steps_done)
+        if isinstance(role, Critic):
+            packed = [role.pack(experience.rollouts, group) for group in groups]
+            result = role.update(packed, role.head(), loss.critic, scale)
+        else:
+            assert isinstance(role, Actor)
+            packed = [role.pack(experience.rollouts, group) for group in groups]
+            result = role.update(packed, role.head(experience.rollouts.temperature), loss.actor, scale)
+        log.steps.append(result)
+        if not after_step(result, rows):
+            break
+    return log

