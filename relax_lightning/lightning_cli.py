@@ -24,13 +24,13 @@ from callbacks.critic_warmup import CriticOnlyWarmup  # noqa: E402
 from callbacks.curves import CurvePlot  # noqa: E402
 from callbacks.lr_warmup import LRWarmup  # noqa: E402
 from callbacks.metrics import MetricLogger  # noqa: E402
+from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
-from relax_lightning.signals import StopOnSignal  # noqa: E402
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
 from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
@@ -171,6 +171,5 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    logger.end_status = "KILLED"
     print(f"Stopped after iteration {cli.trainer.global_step}; resume with --ckpt_path auto", file=sys.stderr)
     return 128 + received

@@ -10,6 +10,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from relax_lightning.tracking.journal_logger import JournalLogger
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -31,6 +33,9 @@ class StopOnSignal(Callback):
         """Stop training when any rank received a signal."""
         if trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
             trainer.should_stop = True
+            for logger in trainer.loggers:
+                if isinstance(logger, JournalLogger):
+                    logger.end_status = "KILLED"
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the signals back."""
