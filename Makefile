@@ -1,0 +1,48 @@
+# Every target runs in .venv, which `setup` makes. Variables: CONFIG, RUN, ARGS (more flags for fit or pytest).
+SHELL := /bin/bash
+BIN := .venv/bin
+CONFIG ?= configs/digits-cpu.yaml
+RUN ?= runs/digits-cpu
+MODEL := models/SmolLM2-135M-Instruct
+ARGS ?=
+
+.PHONY: setup fit test check format ui smollm2 lock
+
+setup:
+	@scripts/setup.sh
+
+fit: setup
+	$(BIN)/relax-lightning fit --config $(CONFIG) $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pyright
+
+# One thread a process: the tests start their own processes, and idle threads spin on a small machine.
+test: check $(MODEL)/config.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=15 $(ARGS)
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+ui: setup
+	@$(BIN)/python -c 'from importlib.metadata import version; version("mlflow")' 2>/dev/null || $(BIN)/uv pip install --quiet --python $(BIN)/python \
+		--editable '.[ui]' --constraint requirements.lock
+	$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(abspath $(RUN))/mlruns.db
+
+$(MODEL)/config.json: | setup
+	$(BIN)/python scripts/get_smollm2.py --output $(MODEL)
+
+smollm2: setup $(MODEL)/config.json
+	$(BIN)/relax-lightning fit --config configs/smollm2-chain-sum.yaml $(ARGS)
+
+# Writes requirements.lock anew: what the base and `dev` need, in versions that all extras can live with.
+COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.12 --quiet --no-annotate --no-header
+lock: setup
+	@$(COMPILE) --upgrade --all-extras --output-file .venv/all-extras.txt
+	@echo "# Made by 'make lock': the base and the extra dev, for Python 3.12; see there." >.venv/requirements.lock
+	@$(COMPILE) --extra dev --constraint .venv/all-extras.txt >>.venv/requirements.lock
+	@mv .venv/requirements.lock requirements.lock
