@@ -48,10 +48,15 @@ def test_bring_your_own() -> None:
     [
         ("exact_mach", None, {}, "did you mean 'exact_match'"),
         ("mine", None, {}, "must be one of dapo_math, exact_match, reasoning_gym, got 'mine'"),
-        (None, "score", {}, "wants `module.name`, got 'score'"),
-        (None, "no_such.score", {}, "'no_such.score' cannot be imported: ModuleNotFoundError"),
+        (None, "score", {}, "wanted an import path like my_module.score, got 'score'"),
+        (
+            None,
+            "no_such.score",
+            {},
+            r"no_such \(of no_such.score\) could not be imported: ModuleNotFoundError",
+        ),
         (None, "registry_broken.score", {}, "ModuleNotFoundError: No module named 'no_such_module'"),
-        (None, "registry_rewards.Lenght", {}, "has no 'Lenght'"),
+        (None, "registry_rewards.Lenght", {}, "has no Lenght"),
         (None, "registry_rewards.Length", {}, r"Length\(\*\*\{\}\) failed: TypeError"),
         (None, "registry_rewards.Needs", {}, "failed: OSError: no such file"),
         (None, "registry_rewards.score", {"target": 5}, "no class, so it takes no init_args"),
