@@ -15,6 +15,7 @@ from lightning.pytorch.plugins.environments import ClusterEnvironment, Lightning
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
+from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of
 from relax_lightning.megatron.groups import destroy_groups, initialize_groups
@@ -193,7 +194,8 @@ class ColocateStrategy(ParallelStrategy):
         )
 
     def _manifest(self) -> dict[str, Any]:
-        versions = {name: version(name) for name in ("relax-lightning", "lightning", "megatron-core", "torch")}
+        versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}
+        versions["relax-lightning"] = __version__
         parallel = {"tensor": self._parallel.tensor, "pipeline": self._parallel.pipeline, "world": self.world_size}
         return {
             "versions": versions,
