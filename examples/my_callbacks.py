@@ -23,7 +23,8 @@ class BestResponse(PPOCallback):
         """Responses are generated and rewarded; nothing has been learned from them yet."""
         row = int(rollouts.rewards.argmax())
         self.best = max(self.best, float(rollouts.rewards[row]))
-        print(f"best response: {rollouts.prompts[row]}{rollouts.responses[row]} (best reward {self.best:.2f})")
+        answer = rollouts.prompts[row] + rollouts.responses[row]
+        print(f"best response: {answer} (best reward {self.best:.2f})")
 
     def on_iteration_end(self, trainer: Trainer, module: LightningModule, metrics: dict[str, float]) -> None:
         """Ask for the end; the iteration is whole, so the checkpoint that follows is too."""
