@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import rank_zero_info
 
 from relax_lightning.callback import PPOCallback
 from relax_lightning.config.checkpoints import iteration_folder
@@ -19,7 +20,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
     Args:
         every_n_steps: Iterations between checkpoints; None: only at the end.
         keep_last: Number of checkpoints kept.
-        save_last: Also save when training ends or is asked to stop.
+        save_last: Also save when training ends of itself.
     """
 
     def __init__(self, every_n_steps: int | None = None, keep_last: int = 2, save_last: bool = True) -> None:
@@ -27,6 +28,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self._keep_last = keep_last
         self._save_last = save_last
         self._last_saved = 0
+        self._newest: Path | None = None
         self._root: str | None = None
 
     def on_train_batch_end(
@@ -44,26 +46,30 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed run need not save again what it was loaded from."""
         self._last_saved = trainer.global_step
+        self._newest = Path(trainer.ckpt_path) if trainer.ckpt_path else None
         self._root = str(_strategy(trainer).checkpoints.root)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save at a clean end, or after a signal asked for one."""
-        if self._save_last and trainer.global_step > self._last_saved:
+        """Save at a clean end, and always where training was asked to stop, as by a signal."""
+        if (self._save_last or trainer.should_stop) and trainer.global_step > self._last_saved:
             self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save nothing, for the pair may be inconsistent; say where to resume."""
-        checkpoints = _strategy(trainer).checkpoints
-        if self._last_saved:
-            folder = iteration_folder(checkpoints.root, self._last_saved)
-            rank_zero_info(f"Nothing was saved of the broken iteration. Resume with --ckpt_path {folder}")
-        else:
-            rank_zero_info("Nothing was saved of the broken iteration, and there is no checkpoint yet.")
+        if not trainer.is_global_zero:
+            return
+        where = (
+            "there is no checkpoint yet"
+            if self._newest is None
+            else f"resume with --ckpt_path {self._newest}"
+        )
+        print(f"Nothing was saved of the iteration that broke off; {where}", file=sys.stderr)
 
     def _save(self, trainer: Trainer) -> None:
         strategy = _strategy(trainer)
-        trainer.save_checkpoint(iteration_folder(strategy.checkpoints.root, trainer.global_step))
-        self._last_saved = trainer.global_step
+        folder = iteration_folder(strategy.checkpoints.root, trainer.global_step)
+        trainer.save_checkpoint(folder, weights_only=False)
+        self._last_saved, self._newest = trainer.global_step, folder
         strategy.checkpoints.prune(self._keep_last)
 
 

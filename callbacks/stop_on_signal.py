@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
 
 from relax_lightning.tracking.journal_logger import JournalLogger
 
@@ -50,4 +49,6 @@ class StopOnSignal(Callback):
             os.kill(os.getpid(), number)
             return
         self.received = number
-        rank_zero_info(f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once")
+        message = f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once\n"
+        # A handler may interrupt a print, and a print inside a print raises.
+        os.write(2, message.encode())

@@ -39,7 +39,9 @@ class PPOCallback(Callback):
     ) -> None:
         """`values` is [batch, response] float32, from the critic before its update."""
 
-    def on_advantages_computed(self, trainer: Trainer, module: LightningModule, experience: Experience) -> None:
+    def on_advantages_computed(
+        self, trainer: Trainer, module: LightningModule, experience: Experience
+    ) -> None:
         """GAE is done; the updates come next."""
 
     def on_before_critic_step(self, trainer: Trainer, module: LightningModule, step: int) -> None:

@@ -27,5 +27,7 @@ def import_object(key: str, path: str) -> Any:
             "directory and the installed packages are on the import path"
         ) from error
     if not hasattr(module, name):
-        raise ValueError(f"{key}: {module_name} ({getattr(module, '__file__', None)}) has no {name}; check {path}")
+        raise ValueError(
+            f"{key}: {module_name} ({getattr(module, '__file__', None)}) has no {name}; check {path}"
+        )
     return getattr(module, name)

@@ -99,7 +99,11 @@ class RelaxLightningCLI(LightningCLI):
 
     def _tree(self) -> dict[str, Any]:
         tree = to_dict(self._config)
-        data = {**tree["data"], "tokenizer": self._config.model.actor.tokenizer, "seed": tree["seed_everything"]}
+        data = {
+            **tree["data"],
+            "tokenizer": self._config.model.actor.tokenizer,
+            "seed": tree["seed_everything"],
+        }
         ours = {name: tree["callbacks"][name] for name in self._enabled}
         if "metrics" in ours:
             ours["metrics"]["enable_progress"] = self._config.trainer.enable_progress_bar

@@ -54,7 +54,9 @@ class FiniteGuard:
     limit: int
     consecutive: int = 0
 
-    def check(self, result: StepResult, role: str, iteration: int, rank: int, sample_ids: list[int]) -> str | None:
+    def check(
+        self, result: StepResult, role: str, iteration: int, rank: int, sample_ids: list[int]
+    ) -> str | None:
         """The warning of a skipped step, or None.
 
         Raises:
@@ -152,7 +154,9 @@ class StepLoss:
         a, shared = self._algorithm, {"num_tokens": self.num_tokens}
         weights = self._weights(mask)
         if a.importance_cap is not None:
-            importance = truncated_importance_weights(old_log_probs, rollout_log_probs, mask, cap=a.importance_cap)
+            importance = truncated_importance_weights(
+                old_log_probs, rollout_log_probs, mask, cap=a.importance_cap
+            )
             weights = importance if weights is None else weights * importance
         loss, metrics = policy_loss(
             outputs.log_probs,
@@ -166,7 +170,9 @@ class StepLoss:
             **shared,
         )
         if a.entropy_coef:
-            loss = loss - a.entropy_coef * aggregate(outputs.entropy, mask, weights=self._weights(mask), **shared)
+            loss = loss - a.entropy_coef * aggregate(
+                outputs.entropy, mask, weights=self._weights(mask), **shared
+            )
         metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, **shared)
         difference = (outputs.log_probs.detach() - rollout_log_probs).abs()
         metrics["log_prob_abs_diff"] = aggregate(difference, mask, **shared)

@@ -10,6 +10,8 @@ from relax_lightning.algorithms.shapes import at_least_float32, check_shapes
 _BLOCK_ELEMENTS = 2**19
 """Tokens worked on at a time: few enough that the passes of one block stay in the cache."""
 
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
 
 @torch.no_grad()
 def compute_gae(
@@ -55,9 +57,9 @@ def compute_gae(
     rows = max(1, _BLOCK_ELEMENTS // max(1, response))
     for start in range(0, batch, rows):
         block = slice(start, start + rows)
-        layout = _Layout(mask[block])
-        block_values = layout.pack(values[block]).to(dtype)
-        deltas = layout.pack(rewards[block]).to(dtype).sub_(block_values)
+        layout = _Layout(mask[block], dtype)
+        block_values = layout.pack(values[block])
+        deltas = layout.pack(rewards[block]).sub_(block_values)
         deltas[:, :-1].add_(block_values[:, 1:], alpha=gamma)
         if bootstrap is not None:
             layout.add_to_last(deltas, gamma * bootstrap[block])
@@ -71,18 +73,25 @@ def compute_gae(
 class _Layout:
     """Trainable tokens moved to the left, so that the next one is the next column; right padding is left as it is."""
 
-    def __init__(self, mask: Tensor) -> None:
+    def __init__(self, mask: Tensor, dtype: torch.dtype) -> None:
+        self._dtype = dtype
         self._packed_mask = mask
-        self._has_gaps = bool((mask[:, 1:] > mask[:, :-1]).any())
+        gaps = mask[:, 1:] > mask[:, :-1]
+        # As bytes, any() takes a twentieth of the time it takes on booleans.
+        self._has_gaps = bool(gaps.view(torch.uint8).any())
         if self._has_gaps:
             self._packed_mask = torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
             self._origins = mask.flatten().nonzero().squeeze(1)
             self._places = self._packed_mask.flatten().nonzero().squeeze(1)
+        else:
+            self._bits = -mask.to(_BITS[dtype])
 
     def pack(self, x: Tensor) -> Tensor:
         """A copy of x [rows, response] in this layout, 0 behind the trainable tokens."""
+        x = x.to(self._dtype)
         if not self._has_gaps:
-            return torch.where(self._packed_mask, x, 0.0)
+            # Clears NaN as torch.where does, in a third of the time.
+            return (x.view(self._bits.dtype) & self._bits).view(self._dtype)
         packed = x.new_zeros(x.numel())
         packed[self._places] = x.flatten()[self._origins]
         return packed.view(x.shape)

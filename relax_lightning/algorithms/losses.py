@@ -100,7 +100,9 @@ def value_loss(
     if value_clip is None:
         clipped = plain
     else:
-        clipped = (old_values + (values - old_values).clamp(-value_clip, value_clip) - returns).square()
+        # Clamped between bounds, a value inside the range stays itself to the bit: v_old + (v - v_old) would not, and
+        # its rounding would count as clipping.
+        clipped = (values.clamp(old_values - value_clip, old_values + value_clip) - returns).square()
     clipfrac = aggregate((clipped > plain).float(), mask, num_tokens=num_tokens)
     loss = 0.5 * aggregate(torch.maximum(plain, clipped), mask, weights=weights, num_tokens=num_tokens)
     return loss, {"value_clipfrac": clipfrac.detach()}

@@ -22,7 +22,12 @@ class PPODataModule(LightningDataModule):
     """
 
     def __init__(
-        self, rollout: RolloutConfig, advantages: AdvantagesConfig | None = None, *, tokenizer: str, seed: int = 1234
+        self,
+        rollout: RolloutConfig,
+        advantages: AdvantagesConfig | None = None,
+        *,
+        tokenizer: str,
+        seed: int = 1234,
     ) -> None:
         super().__init__()
         self.seed = seed
@@ -46,3 +51,7 @@ class PPODataModule(LightningDataModule):
     def teardown(self, stage: str) -> None:
         """End engine and reward workers."""
         self.rollout.teardown(stage)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End them also when training breaks off: Lightning tears nothing down then."""
+        self.rollout.teardown("fit")

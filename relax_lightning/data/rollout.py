@@ -81,7 +81,9 @@ class RolloutDataModule(LightningDataModule):
     def val_dataloader(self) -> list[PromptLoader]:
         """One loader a validation set, in order."""
         return [
-            PromptLoader(data, min(self._batch_size, len(data)), shuffle=False, seed=self._seed, drop_last=False)
+            PromptLoader(
+                data, min(self._batch_size, len(data)), shuffle=False, seed=self._seed, drop_last=False
+            )
             for data in self._validation.values()
         ]
 
@@ -93,7 +95,9 @@ class RolloutDataModule(LightningDataModule):
         """
         config = self._config
         seed = mix_seed(self._seed, iteration)
-        rollouts = self._generate(prompts, config.sampling, config.n_samples_per_prompt, seed, f"iter_{iteration:07d}")
+        rollouts = self._generate(
+            prompts, config.sampling, config.n_samples_per_prompt, seed, f"iter_{iteration:07d}"
+        )
         if config.shuffle_rewards:
             order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(seed))
             rollouts = replace(rollouts, rewards=rollouts.rewards[order])
@@ -128,7 +132,9 @@ class RolloutDataModule(LightningDataModule):
     ) -> Rollouts:
         rows = [row for row in range(len(prompts)) for _ in range(num_samples)]
         sample_ids = [prompts.ids[row] * num_samples + n % num_samples for n, row in enumerate(rows)]
-        generations = self.engine.generate([prompts.token_ids[row] for row in rows], sample_ids, sampling, seed)
+        generations = self.engine.generate(
+            [prompts.token_ids[row] for row in rows], sample_ids, sampling, seed
+        )
         responses = [self.tokenizer.decode(g.token_ids, skip_special_tokens=True) for g in generations]
         rewards = self._score(prompts, rows, sample_ids, responses, dump_name)
         return _rollouts(prompts, rows, sample_ids, generations, responses, rewards, sampling, self.engine)
@@ -157,11 +163,15 @@ def mix_seed(seed: int, number: int) -> int:
 
 
 def _build_engine(config: EngineConfig) -> RolloutEngine:
-    engine = import_object("data.rollout.engine.class_path", ENGINES.get(config.class_path, config.class_path))
+    engine = import_object(
+        "data.rollout.engine.class_path", ENGINES.get(config.class_path, config.class_path)
+    )
     try:
         return engine(**config.init_args)
     except TypeError as error:
-        raise ValueError(f"data.rollout.engine.init_args: {config.class_path} does not take them: {error}") from error
+        raise ValueError(
+            f"data.rollout.engine.init_args: {config.class_path} does not take them: {error}"
+        ) from error
 
 
 def _rollouts(

@@ -63,9 +63,15 @@ def _rope_kind(rope: dict[str, Any]) -> str:
 def _refuse_variants(path: Path, c: dict[str, Any]) -> None:
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     kind = _rope_kind(rope)
-    megatron_llama3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    megatron_llama3 = {
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
     if kind == "llama3" and any(rope.get(k, v) != v for k, v in megatron_llama3.items()):
-        raise ValueError(f"{path}: rope scaling {rope} differs from Llama 3's {megatron_llama3}, which is supported")
+        raise ValueError(
+            f"{path}: rope scaling {rope} differs from Llama 3's {megatron_llama3}, which is supported"
+        )
     wanted = {
         "rope scaling": (kind, ("default", "llama3")),
         "hidden_act": (c.get("hidden_act", "silu"), ("silu",)),
@@ -75,7 +81,9 @@ def _refuse_variants(path: Path, c: dict[str, Any]) -> None:
     }
     for key, (value, supported) in wanted.items():
         if value not in supported:
-            raise ValueError(f"{path}: {key} {value!r} is not supported; supported: {', '.join(map(str, supported))}")
+            raise ValueError(
+                f"{path}: {key} {value!r} is not supported; supported: {', '.join(map(str, supported))}"
+            )
 
 
 def hugging_face_config(a: ArchitectureConfig, dtype: str, special: dict[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,15 @@ def architecture_of(config: ModelConfig) -> ArchitectureConfig:
     if actor.architecture is not None:
         return complete(actor.architecture)
     if actor.hf_checkpoint is None:
-        raise ValueError("model.actor: wanted hf_checkpoint or architecture, got neither; give one of the two")
+        raise ValueError(
+            "model.actor: wanted hf_checkpoint or architecture, got neither; give one of the two"
+        )
     return read_architecture(actor.hf_checkpoint)
 
 
-def build_roles(config: ModelConfig, device: torch.device, num_steps: tuple[int, int]) -> tuple[Actor, Critic]:
+def build_roles(
+    config: ModelConfig, device: torch.device, num_steps: tuple[int, int]
+) -> tuple[Actor, Critic]:
     """Both roles, started from the same Hugging Face directory, or from scratch.
 
     Args:

@@ -62,6 +62,8 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         loaded = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
+        # Megatron's schedule adds the saved steps to its own.
+        role.schedule.num_steps = 0
         role.schedule.load_state_dict(loaded["schedule"])
         role.num_steps_done = loaded["num_steps_done"]
 
@@ -90,9 +92,11 @@ def _metadata() -> dict[str, Any]:
 
 
 def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
-    """Megatron drops Adam's step from the reshardable format without Transformer Engine and then misses it, and hands
-    one tensor of it to all parameters. So the parameters' state is loaded apart from the rest, and each gets its own
-    step."""
+    """Restore the optimizer, Adam's step included.
+
+    Megatron drops the step from the reshardable format without Transformer Engine and then misses it, and hands one
+    tensor of it to all parameters. So the parameters' state is loaded apart from the rest, and each gets its own step.
+    """
     outer = getattr(role.optimizer, "chained_optimizers", [role.optimizer])[0]
     parameters = state.pop("param_state") if isinstance(outer, DistributedOptimizer) else None
     state.pop("param_state_sharding_type", None)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.layout import DecodeLayout, KVCache, SequenceLayout
 from relax_lightning.megatron.model import PolicyModel
 
@@ -46,8 +45,7 @@ class MegatronDecoder:
         self._cache = self._new_cache(len(prompts), capacity, device)
         index = torch.tensor(rows, device=device)
         lengths = torch.tensor([len(p) for p in prompts], device=device)
-        with cuda_stand_in():
-            parts = [self._prefill(prompts[a:b], a, device) for a, b in _token_slices(prompts)]
+        parts = [self._prefill(prompts[a:b], a, device) for a, b in _token_slices(prompts)]
         self._cache.select(index)
         self._positions = lengths.index_select(0, index)
         self._longest = max(len(p) for p in prompts)
@@ -59,8 +57,7 @@ class MegatronDecoder:
         assert self._cache is not None, "begin comes first"
         self._longest += 1
         layout = DecodeLayout(positions=self._positions, longest=self._longest, cache=self._cache)
-        with cuda_stand_in():
-            logits = self._model.logits(self._model.forward(tokens, layout))
+        logits = self._model.logits(self._model.forward(tokens, layout))
         self._positions = self._positions + 1
         return logits
 

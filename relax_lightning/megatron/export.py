@@ -64,7 +64,9 @@ def _read_tensors(folder: Path, architecture: ArchitectureConfig, dtype: str) ->
 def _copy_companions(source: Path, target: Path) -> None:
     """Everything of the original directory that is not weights: configuration, tokenizer, chat template."""
     if not (source / "config.json").is_file():
-        raise ValueError(f"the checkpoint started from {source}, which is gone; put it back: its config.json is needed")
+        raise ValueError(
+            f"the checkpoint started from {source}, which is gone; put it back: its config.json is needed"
+        )
     for path in source.iterdir():
         if path.is_file() and not path.name.endswith(_WEIGHT_SUFFIXES):
             shutil.copy(path, target / path.name)

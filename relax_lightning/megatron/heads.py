@@ -31,7 +31,9 @@ class CriticOutputs(NamedTuple):
     """[rows]: value of the state after each response, when its last token was fed."""
 
 
-def policy_outputs(model: PolicyModel, hidden: Tensor, batch: Microbatch, temperature: float) -> PolicyOutputs:
+def policy_outputs(
+    model: PolicyModel, hidden: Tensor, batch: Microbatch, temperature: float
+) -> PolicyOutputs:
     """Log-probs of the response tokens at the sampling temperature, and the entropy of the same distribution.
 
     Args:

@@ -44,7 +44,9 @@ class SafetensorsDirectory:
             return
         single = self._directory / "model.safetensors"
         if not single.is_file():
-            raise ValueError(f"{self._directory} holds no model.safetensors; weights are read from safetensors only")
+            raise ValueError(
+                f"{self._directory} holds no model.safetensors; weights are read from safetensors only"
+            )
         with safe_open(single, framework="pt") as file:
             self._files = dict.fromkeys(file.keys(), single.name)
 

@@ -37,7 +37,9 @@ class Microbatch:
         return flat.view(len(self.rows), self.width)
 
 
-def pack(rollouts: Rollouts, rows: Sequence[int], device: torch.device, *, feed_last: bool = False) -> Microbatch:
+def pack(
+    rollouts: Rollouts, rows: Sequence[int], device: torch.device, *, feed_last: bool = False
+) -> Microbatch:
     """Pack the given samples; every one must have a response.
 
     Args:

@@ -36,13 +36,14 @@ class PolicyModel(GPTModel):
         Returns:
             [tokens, 1, hidden], with gradient; on an earlier pipeline stage what the next one takes in.
         """
-        decoder_input = self.embedding(tokens[None], layout.positions[None]) if self.pre_process else None
-        return self.decoder(
-            hidden_states=decoder_input,
-            attention_mask=None,
-            rotary_pos_emb=self._rotary(layout.positions),
-            packed_seq_params=layout,
-        )
+        with cuda_stand_in():
+            decoder_input = self.embedding(tokens[None], layout.positions[None]) if self.pre_process else None
+            return self.decoder(
+                hidden_states=decoder_input,
+                attention_mask=None,
+                rotary_pos_emb=self._rotary(layout.positions),
+                packed_seq_params=layout,
+            )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states.
@@ -53,7 +54,9 @@ class PolicyModel(GPTModel):
         Returns:
             [tokens, vocabulary] in the model's dtype, with gradient.
         """
-        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        weight = (
+            self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        )
         out, _ = self.output_layer(hidden, weight=weight)
         return out.squeeze(1)
 
@@ -178,5 +181,7 @@ def build_model(
         "post_process": parallel_state.is_pipeline_last_stage(),
     }
     with cuda_stand_in():
-        model = PolicyModel(**arguments) if head_init is None else CriticModel(**arguments, head_init=head_init)
+        model = (
+            PolicyModel(**arguments) if head_init is None else CriticModel(**arguments, head_init=head_init)
+        )
     return model.to(device)

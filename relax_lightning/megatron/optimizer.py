@@ -17,7 +17,9 @@ from relax_lightning.megatron.model import PolicyModel
 
 def wrap_model(model: PolicyModel, optimizer: configuration.OptimizerConfig) -> DistributedDataParallel:
     """Megatron's DDP around `model`: one contiguous fp32 gradient buffer, summed over data-parallel ranks."""
-    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=optimizer.distributed)
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=optimizer.distributed
+    )
     with cuda_stand_in():
         return DistributedDataParallel(model.config, ddp, model)
 

@@ -91,7 +91,11 @@ class MegatronRole:
         config.no_sync_func = self.ddp.no_sync
 
     def update(
-        self, microbatches: Sequence[Microbatch], head: Callable[..., Any], loss: LossFunction, lr_scale: float
+        self,
+        microbatches: Sequence[Microbatch],
+        head: Callable[..., Any],
+        loss: LossFunction,
+        lr_scale: float,
     ) -> StepResult:
         """One optimizer step over `microbatches`, whose losses are added.
 
@@ -137,7 +141,9 @@ class MegatronRole:
         *,
         forward_only: bool,
     ) -> list[dict[str, Any]]:
-        def forward_step(batches: Iterator[Microbatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+        def forward_step(
+            batches: Iterator[Microbatch], model: torch.nn.Module
+        ) -> tuple[Tensor, Callable[..., Any]]:
             batch = next(batches)
             return model(batch.tokens, batch.layout), partial(self._finish, batch, head, loss)
 
@@ -204,7 +210,9 @@ class Actor(MegatronRole):
         """
         batches = [self.pack(rollouts, rows) for rows in row_groups]
         result = torch.zeros(rollouts.response_tokens.shape)
-        for batch, outputs in zip(batches, self.evaluate(batches, self.head(rollouts.temperature)), strict=True):
+        for batch, outputs in zip(
+            batches, self.evaluate(batches, self.head(rollouts.temperature)), strict=True
+        ):
             result[list(batch.rows)] = outputs.log_probs.cpu()
         return result
 

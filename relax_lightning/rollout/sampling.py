@@ -57,7 +57,9 @@ def sample_tokens(logits: Tensor, draws: Tensor, sampling: SamplingConfig) -> tu
     else:
         cumulative = _kept(log_probs.exp(), sampling).double().cumsum(-1)
         target = draws.to(logits.device)[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+        tokens = (
+            torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+        )
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 

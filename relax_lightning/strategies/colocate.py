@@ -196,7 +196,11 @@ class ColocateStrategy(ParallelStrategy):
     def _manifest(self) -> dict[str, Any]:
         versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}
         versions["relax-lightning"] = __version__
-        parallel = {"tensor": self._parallel.tensor, "pipeline": self._parallel.pipeline, "world": self.world_size}
+        parallel = {
+            "tensor": self._parallel.tensor,
+            "pipeline": self._parallel.pipeline,
+            "world": self.world_size,
+        }
         return {
             "versions": versions,
             "parallel": parallel,
@@ -219,7 +223,9 @@ class ColocateStrategy(ParallelStrategy):
         read_folders(folder, self._critic_load_root)
         state = folder / "trainer" / "state.pt"
         if not state.is_file():
-            raise ValueError(f"{folder} has no trainer state (wanted {state}); give a checkpoint that fit saved")
+            raise ValueError(
+                f"{folder} has no trainer state (wanted {state}); give a checkpoint that fit saved"
+            )
         self._resume_folder = folder
         # Lightning's own loop and callback states hold plain Python objects, which weights_only refuses.
         return torch.load(state, map_location="cpu", weights_only=False)

@@ -45,7 +45,11 @@ class PairedCheckpoints:
         return self.root == self.critic_root
 
     def save(
-        self, iteration: int, write_role: WriteRole, write_trainer: Callable[[Path], None], manifest: dict[str, Any]
+        self,
+        iteration: int,
+        write_role: WriteRole,
+        write_trainer: Callable[[Path], None],
+        manifest: dict[str, Any],
     ) -> Path:
         """Save one iteration; a crash at any point leaves the last committed one in use.
 

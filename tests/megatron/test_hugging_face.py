@@ -125,5 +125,7 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Callable[[str], Path], tmp_p
     with pytest.raises(ValueError, match=r"tensor model\.norm\.weight is missing"):
         load_weights(actor_of(directory).model, write({}, missing))
     narrow = {**tensors, "model.norm.weight": torch.ones(63)}
-    with pytest.raises(ValueError, match=r"decoder\.final_layernorm\.weight has shape \(63,\), .* wants \(64,\)"):
+    with pytest.raises(
+        ValueError, match=r"decoder\.final_layernorm\.weight has shape \(63,\), .* wants \(64,\)"
+    ):
         load_weights(actor_of(directory).model, write({}, narrow))
