@@ -131,6 +131,27 @@ def test_every_hook_is_documented_in_order():
     }
 
 
+def test_files_and_functions_in_the_architecture_exist():
+    text = prose(REPOSITORY / "ARCHITECTURE.md")
+    sources = {str(f.relative_to(REPOSITORY / "relax_lightning")): f.read_text() for f in _SOURCES}
+    files = re.findall(r"`([\w/]+\.py)(?:: (\w+))?", text)
+    assert len(files) > 12
+    assert [(f, n) for f, n in files if f not in sources or (n and not _defines(sources[f], n))] == []
+    methods = re.findall(r"`([A-Z]\w+)\.(\w+)", text)
+    assert len(methods) > 5
+    for owner, method in methods:
+        assert owner == "Trainer" or any(
+            _defines(s, owner) and _defines(s, method) for s in sources.values()
+        ), method
+
+
+_SOURCES = sorted((REPOSITORY / "relax_lightning").rglob("*.py"))
+
+
+def _defines(source, name):
+    return re.search(rf"^\s*(?:def|class) {name}\b", source, re.M) is not None
+
+
 def test_make_targets_in_the_documents_exist():
     targets = re.findall(r"^([a-z0-9]+):", (REPOSITORY / "Makefile").read_text(), re.M)
     named = {
