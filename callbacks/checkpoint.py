@@ -34,8 +34,8 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save when the iteration's number says so, once Lightning's own counters have moved."""
-        if self._every_n_steps and trainer.global_step % self._every_n_steps == 0:
+        """Save when the iteration's number says so, or at once when training was asked to stop, as by a signal."""
+        if trainer.should_stop or (self._every_n_steps and trainer.global_step % self._every_n_steps == 0):
             self._save(trainer)
 
     @property
@@ -50,8 +50,8 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self._root = str(_strategy(trainer).checkpoints.root)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save at a clean end, and always where training was asked to stop, as by a signal."""
-        if (self._save_last or trainer.should_stop) and trainer.global_step > self._last_saved:
+        """Save at a clean end."""
+        if self._save_last and trainer.global_step > self._last_saved:
             self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

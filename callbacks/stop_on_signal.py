@@ -32,6 +32,9 @@ class StopOnSignal(Callback):
         """Stop training when any rank received a signal."""
         if trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
             trainer.should_stop = True
+            # Lightning evaluates once more before it stops: only where this iteration is due for it anyway.
+            if trainer.global_step % int(trainer.val_check_interval or 1):
+                trainer.limit_val_batches = 0
             for logger in trainer.loggers:
                 if isinstance(logger, JournalLogger):
                     logger.end_status = "KILLED"

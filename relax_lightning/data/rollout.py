@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relax_lightning.batch import Prompts, Rollouts
 from relax_lightning.config import EngineConfig, PromptsConfig, RolloutConfig, SamplingConfig
+from relax_lightning.data.endless import EndlessPrompts
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
 from relax_lightning.import_path import import_object
@@ -73,10 +74,11 @@ class RolloutDataModule(LightningDataModule):
             self.engine.close()
         self.tokenizer = self._reward = None
 
-    def train_dataloader(self) -> PromptLoader:
+    def train_dataloader(self) -> EndlessPrompts:
         """Prompts of one iteration a batch."""
         assert self._train is not None
-        return PromptLoader(self._train, self._batch_size, shuffle=self._config.shuffle, seed=self._seed)
+        loader = PromptLoader(self._train, self._batch_size, shuffle=self._config.shuffle, seed=self._seed)
+        return EndlessPrompts(loader)
 
     def val_dataloader(self) -> list[PromptLoader]:
         """One loader a validation set, in order."""
@@ -184,9 +186,9 @@ def _rollouts(
     sampling: SamplingConfig,
     engine: RolloutEngine,
 ) -> Rollouts:
-    prompt_tokens, prompt_lengths = _pad([prompts.token_ids[row] for row in rows], torch.int64)
-    response_tokens, response_lengths = _pad([g.token_ids for g in generations], torch.int64)
-    log_probs, _ = _pad([g.log_probs for g in generations], torch.float32)
+    prompt_tokens, prompt_lengths = pad([prompts.token_ids[row] for row in rows], torch.int64)
+    response_tokens, response_lengths = pad([g.token_ids for g in generations], torch.int64)
+    log_probs, _ = pad([g.log_probs for g in generations], torch.float32)
     return Rollouts(
         sample_ids=torch.tensor(sample_ids),
         prompt_tokens=prompt_tokens,
@@ -205,7 +207,7 @@ def _rollouts(
     )
 
 
-def _pad(sequences: Sequence[Sequence[Any]], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def pad(sequences: Sequence[Sequence[Any]], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """[batch, longest] padded with zeros on the right, and [batch] lengths; at least one column."""
     lengths = torch.tensor([len(s) for s in sequences])
     padded = torch.zeros(len(sequences), max(1, int(lengths.max())), dtype=dtype)
