@@ -100,6 +100,11 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
     outer = getattr(role.optimizer, "chained_optimizers", [role.optimizer])[0]
     parameters = state.pop("param_state") if isinstance(outer, DistributedOptimizer) else None
     state.pop("param_state_sharding_type", None)
+    inner_state = state.get("optimizer", state)
+    _take_settings(inner_state["param_groups"], outer.param_groups)
+    if parameters is None:
+        # Megatron leaves out a step of 0, and then misses it too.
+        inner_state["state"].setdefault("common_step", torch.tensor(0.0))
     role.optimizer.load_state_dict(state)
     steps = []
     for inner in inner_optimizers(role.optimizer):
@@ -109,6 +114,12 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
     for inner, step in zip(inner_optimizers(role.optimizer), steps, strict=True):
         for parameter, values in inner.state.items():
             inner.state[parameter] = {"step": torch.tensor(step[parameter]), **values}
+
+
+def _take_settings(saved: list[dict[str, Any]], current: list[dict[str, Any]]) -> None:
+    """Rates, betas and decay come from the configuration; Megatron finds a saved group by its rates."""
+    for group, now in zip(saved, current, strict=True):
+        group.update({name: value for name, value in now.items() if name not in ("params", "step")})
 
 
 @contextmanager
