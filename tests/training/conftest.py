@@ -44,7 +44,9 @@ def fit(recorder: Any) -> Fit:
         ckpt_path: str | None = None,
     ) -> Any:
         wanted = [{"class_path": "recorder.Recorder"}]
-        wanted += [{"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks]
+        wanted += [
+            {"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks
+        ]
         keys = [f"trainer.default_root_dir={folder}", f"trainer.callbacks={wanted}", *overrides]
         config = resolve(load([str(HERE / "digits.yaml")], keys))
         resumed = resumed_folder(config, ckpt_path) if ckpt_path else None

@@ -52,7 +52,9 @@ class Recorder(PPOCallback):
             self.metrics[module.iteration] = dict(args[0])
             self.states[module.iteration] = state_of(module)
         elif hook == "on_validation_end":
-            self.validations.append({k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")})
+            self.validations.append(
+                {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+            )
         elif hook == "on_exception":
             self.exception = args[0]
 
@@ -148,7 +150,7 @@ class Poisoner(_AtMoment):
 
 
 class Signaler(_AtMoment):
-    """Sends signals to its own process; notes the time in `sent` just before each."""
+    """Sends signals to its own process; notes the time in the run folder's `sent` just before each."""
 
     def __init__(self, hook: str, iteration: int, signals: list[str]) -> None:
         super().__init__(hook, iteration)
@@ -157,7 +159,7 @@ class Signaler(_AtMoment):
     def act(self, trainer: Any, module: Any) -> None:
         """Send them."""
         for name in self._signals:
-            Path("sent").write_text(str(time.time()))
+            (Path(trainer.default_root_dir) / "sent").write_text(str(time.time()))
             os.kill(os.getpid(), signal.Signals[name])
 
 

@@ -7,7 +7,11 @@ import pytest
 from relax_lightning.config.checkpoints import complete_iterations
 from relax_lightning.strategies.colocate import ColocateStrategy
 
-ONE_STEP = ("model.global_batch_size=null", "model.algorithm.num_ppo_epochs=1", "callbacks.checkpoint.every_n_steps=1")
+ONE_STEP = (
+    "model.global_batch_size=null",
+    "model.algorithm.num_ppo_epochs=1",
+    "callbacks.checkpoint.every_n_steps=1",
+)
 VALIDATION = "{class_path: relax_lightning.data.digits.ReversedDigits, init_args: {size: 5, seed: 3}}"
 
 CRITIC_ONLY = [

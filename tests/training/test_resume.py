@@ -14,8 +14,17 @@ KEYS = (
 
 
 def same_rollouts(one, other):
-    tensors = ("sample_ids", "prompt_tokens", "response_tokens", "response_mask", "rollout_log_probs", "rewards")
-    return one.prompts == other.prompts and all(torch.equal(getattr(one, t), getattr(other, t)) for t in tensors)
+    tensors = (
+        "sample_ids",
+        "prompt_tokens",
+        "response_tokens",
+        "response_mask",
+        "rollout_log_probs",
+        "rewards",
+    )
+    return one.prompts == other.prompts and all(
+        torch.equal(getattr(one, t), getattr(other, t)) for t in tensors
+    )
 
 
 def untimed(metrics):
@@ -27,9 +36,9 @@ def untimed(metrics):
 def test_three_and_three_are_six(fit, recorder, tmp_path, num_prompts):
     keys = (*KEYS, f"data.rollout.train.init_args.size={num_prompts}")
     whole = fit(tmp_path / "whole", *keys)
-    stop = (("Stopper", {"hook": "on_rollout_end", "iteration": 3}),)
+    stop = (("Signaler", {"hook": "on_rollout_end", "iteration": 3, "signals": ["SIGINT"]}),)
     first = fit(tmp_path / "parts", *keys, callbacks=stop)
-    assert sorted(first.metrics) == [1, 2, 3]
+    assert sorted(first.metrics) == [1, 2, 3] and first.status == 130
     second = fit(tmp_path / "parts", *keys, ckpt_path="auto")
 
     assert untimed(first.metrics | second.metrics) == untimed(whole.metrics)
@@ -75,8 +84,14 @@ def test_other_data_is_refused(fit, tmp_path):
 
 
 def test_journal_holds_each_point_once(fit, tmp_path):
-    stop = (("Stopper", {"hook": "on_rollout_end", "iteration": 2}),)
-    fit(tmp_path, *KEYS, "callbacks.checkpoint.every_n_steps=1", callbacks=stop)
+    stop = (("Stopper", {"hook": "on_rollout_end", "iteration": 3}),)
+    fit(
+        tmp_path,
+        *KEYS,
+        "callbacks.checkpoint.every_n_steps=1",
+        "callbacks.checkpoint.keep_last=9",
+        callbacks=stop,
+    )
     fit(tmp_path, *KEYS, ckpt_path=str(tmp_path / "checkpoints" / "iter_0000001"))
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     points = [(name, record["step"]) for record in records for name in record["metrics"]]
