@@ -49,8 +49,10 @@ def compute_gae(
     check_shapes(mask, rewards=rewards, values=values)
     batch, response = mask.shape
     dtype = at_least_float32(rewards, values)
-    decay = _decay("lambd", lambd, gamma, mask)
-    critic_decay = decay if lambd_critic is None else _decay("lambd_critic", lambd_critic, gamma, mask)
+    powers = _decay_powers("lambd", lambd, gamma, mask, dtype)
+    critic_powers = powers
+    if lambd_critic is not None:
+        critic_powers = _decay_powers("lambd_critic", lambd_critic, gamma, mask, dtype)
     bootstrap = _bootstrap(bootstrap_values, mask, dtype)
     advantages = torch.empty(mask.shape, dtype=dtype, device=mask.device)
     returns = torch.empty_like(advantages)
@@ -63,8 +65,10 @@ def compute_gae(
         deltas[:, :-1].add_(block_values[:, 1:], alpha=gamma)
         if bootstrap is not None:
             layout.add_to_last(deltas, gamma * bootstrap[block])
-        sums = _discounted_sums(deltas, decay[block])
-        critic_sums = sums if critic_decay is decay else _discounted_sums(deltas, critic_decay[block])
+        sums = _discounted_sums(deltas, [power[block] for power in powers])
+        critic_sums = sums
+        if critic_powers is not powers:
+            critic_sums = _discounted_sums(deltas, [power[block] for power in critic_powers])
         layout.unpack(sums, out=advantages[block])
         layout.unpack(critic_sums + block_values, out=returns[block])
     return advantages, returns
@@ -110,12 +114,21 @@ class _Layout:
         packed[filled, lengths[filled] - 1] += x[filled]
 
 
-def _decay(name: str, lambd: float | Tensor, gamma: float, mask: Tensor) -> Tensor:
-    """gamma * lambd as [batch, 1] float64."""
+def _decay_powers(
+    name: str, lambd: float | Tensor, gamma: float, mask: Tensor, dtype: torch.dtype
+) -> list[Tensor]:
+    """(gamma * lambd)^(2^n) for every pass n of the sums, each [batch, 1]."""
+    batch, response = mask.shape
     lambdas = torch.as_tensor(lambd, dtype=torch.float64, device=mask.device)
     if lambdas.shape not in ((), mask.shape[:1]):
-        raise ValueError(f"{name} must be a number or [batch] = [{mask.shape[0]}], got {list(lambdas.shape)}")
-    return (gamma * lambdas).expand(mask.shape[0]).unsqueeze(1)
+        raise ValueError(f"{name} must be a number or [batch] = [{batch}], got {list(lambdas.shape)}")
+    power = (gamma * lambdas).expand(batch).unsqueeze(1)
+    powers: list[Tensor] = []
+    # A power below the smallest normal number adds nothing that is left in a sum, and multiplying by it is slow.
+    while 2 ** len(powers) < response and bool((power > torch.finfo(dtype).tiny).any()):
+        powers.append(power.to(dtype))
+        power = power * power
+    return powers
 
 
 def _bootstrap(bootstrap_values: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -128,18 +141,16 @@ def _bootstrap(bootstrap_values: Tensor | None, mask: Tensor, dtype: torch.dtype
     return bootstrap_values.to(dtype)
 
 
-def _discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
-    """y_t = sum over k of decay^k * x_(t+k) by doubling (Hillis and Steele 1986): after pass n, k runs to 2^n.
+def _discounted_sums(x: Tensor, powers: list[Tensor]) -> Tensor:
+    """y_t = sum over k of decay^k * x_(t+k) by doubling (Hillis and Steele 1986): after pass n, k runs to 2^(n+1) - 1.
 
     Additions only, so no matrix-multiplication precision setting of torch can touch it, and the order of additions is
     fixed by the shape.
     """
-    done, spare = x.clone(), torch.empty_like(x)
-    step, factor = 1, decay
-    # Below the smallest normal number a factor adds nothing that is left in y, and multiplying by it is slow.
-    while step < x.shape[1] and bool((factor > torch.finfo(x.dtype).tiny).any()):
-        torch.addcmul(done[:, :-step], done[:, step:], factor.to(x.dtype), out=spare[:, :-step])
-        spare[:, -step:] = done[:, -step:]
-        done, spare = spare, done
-        step, factor = 2 * step, factor * factor
-    return done
+    sums, spares = x, [torch.empty_like(x), torch.empty_like(x)]
+    for n, power in enumerate(powers):
+        step, out = 2**n, spares[n % 2]
+        torch.addcmul(sums[:, :-step], sums[:, step:], power, out=out[:, :-step])
+        out[:, -step:] = sums[:, -step:]
+        sums = out
+    return sums
