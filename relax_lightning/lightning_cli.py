@@ -28,6 +28,7 @@ from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
+from relax_lightning.config.files import context_tokens  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
@@ -42,7 +43,7 @@ class AdvantagesDataModule(LightningDataModule):
         bootstrap = None
         if algorithm.truncation == "bootstrap":
             assert final_values is not None
-            bootstrap = final_values * rollouts.truncated
+            bootstrap = torch.where(rollouts.truncated, final_values, 0.0)
         advantages, returns = compute_gae(
             token_rewards(rollouts.rewards, mask),
             values,

@@ -31,7 +31,7 @@ class PPODataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.seed = seed
-        self.rollout = RolloutDataModule(rollout, tokenizer=tokenizer, seed=seed)
+        self.rollout = RolloutDataModule(rollout, tokenizer=tokenizer, seed=seed, max_context=max_context)
         self.advantages = AdvantagesDataModule(advantages)
 
     def setup(self, stage: str) -> None:

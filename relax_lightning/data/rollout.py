@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from relax_lightning.batch import Prompts, Rollouts
@@ -33,14 +34,18 @@ class RolloutDataModule(LightningDataModule):
         config: The keys under `data.rollout`.
         tokenizer: Directory or import path of the tokenizer.
         seed: Of the order of prompts and of every draw.
+        max_context: Longest prompt and response together, in tokens; prompts that leave no room are dropped.
     """
 
-    def __init__(self, config: RolloutConfig, *, tokenizer: str, seed: int) -> None:
+    def __init__(
+        self, config: RolloutConfig, *, tokenizer: str, seed: int, max_context: int | None = None
+    ) -> None:
         super().__init__()
         assert config.batch_size is not None and config.reward is not None
         self._config = config
         self._tokenizer_source = tokenizer
         self._seed = seed
+        self._max_context = max_context
         self._batch_size = config.batch_size
         self.samples_per_iteration = config.batch_size * config.n_samples_per_prompt
         self.run_folder: str | Path = "."
@@ -57,15 +62,24 @@ class RolloutDataModule(LightningDataModule):
         self.tokenizer = load_tokenizer(self._tokenizer_source)
         if stage == "fit":
             assert self._config.train is not None
-            self._train = self._load(self._config.train)
-        self._validation = {name: self._load(config) for name, config in self._config.validation.items()}
+            self._train = self._load("train", self._config.train)
+        self._validation = {name: self._load(name, config) for name, config in self._config.validation.items()}
         self.engine = _build_engine(self._config.engine)
         assert self._config.reward is not None
         self._reward = RewardWorkers(self._config.reward)
         self._reward.__enter__()
 
-    def _load(self, config: PromptsConfig) -> PromptDataset:
-        return PromptDataset.load(config, self.tokenizer, max_prompt_tokens=config.max_prompt_tokens)
+    def _load(self, name: str, config: PromptsConfig) -> PromptDataset:
+        sampling = config.sampling or self._config.sampling
+        room = None if self._max_context is None else self._max_context - sampling.max_new_tokens
+        limits = [limit for limit in (config.max_prompt_tokens, room) if limit is not None]
+        data = PromptDataset.load(config, self.tokenizer, max_prompt_tokens=min(limits, default=None))
+        if data.num_dropped:
+            total = len(data) + data.num_dropped
+            rank_zero_warn(
+                f"prompts {name}: {data.num_dropped} of {total} are longer than {min(limits)} tokens and were dropped"
+            )
+        return data
 
     def teardown(self, stage: str) -> None:
         """End engine and reward workers."""

@@ -1,0 +1,250 @@
+"""What every rollout engine must do. An engine joins by one more entry in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from relax_lightning.batch import Rollouts
+from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
+from relax_lightning.data.rollout import pad
+from relax_lightning.megatron.architecture import read_architecture
+from relax_lightning.megatron.role import Actor
+from relax_lightning.rollout.engine import Generation, RolloutEngine
+from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.rollout.sampling import uniform_draws
+
+ENGINES: dict[str, Callable[[], RolloutEngine]] = {"megatron": lambda: MegatronEngine(max_batch_size=40)}
+VOCABULARY = 96
+pytestmark = pytest.mark.usefixtures("process_group")
+
+
+class Letters:
+    """A tokenizer of 96 printable characters; the first one ends a sequence."""
+
+    eos_token_id = 0
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [ord(c) - 32 for c in text]
+
+    def decode(self, token_ids: Any, **_: Any) -> str:
+        return "".join(chr(32 + t) for t in token_ids)
+
+
+@pytest.fixture(scope="module")
+def actor(tiny_model: Callable[[str], Path]) -> Actor:
+    directory = tiny_model("qwen3")
+    return Actor(
+        "actor",
+        read_architecture(directory),
+        ParallelConfig(),
+        OptimizerConfig(),
+        num_steps=1,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        weights=str(directory),
+    )
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, actor: Actor) -> Any:
+    made = ENGINES[request.param]()
+    made.attach(actor, Letters())
+    assert made.publish() == 1
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    draw = np.random.default_rng(0)
+    distinct = [draw.integers(1, VOCABULARY, n).tolist() for n in (3, 12, 1, 7, 7, 20, 2, 5, 9, 4, 30, 6, 8, 3, 15, 2)]
+    return [prompt for prompt in distinct for _ in range(4)]
+
+
+def generate(engine: RolloutEngine, prompts: list[list[int]], **sampling: Any) -> list[Generation]:
+    settings = SamplingConfig(**{"max_new_tokens": 12, **sampling})
+    return engine.generate(prompts, range(len(prompts)), settings, seed=11)
+
+
+def recomputed_log_probs(
+    actor: Actor, prompts: list[list[int]], generations: list[Generation], temperature: float
+) -> list[list[float]]:
+    """The training path's log-probs of the same tokens."""
+    prompt_tokens, prompt_lengths = pad(prompts, torch.int64)
+    tokens, lengths = pad([g.token_ids for g in generations], torch.int64)
+    blank = ("",) * len(prompts)
+    rollouts = Rollouts(
+        sample_ids=torch.arange(len(prompts)),
+        prompt_tokens=prompt_tokens,
+        prompt_lengths=prompt_lengths,
+        response_tokens=tokens,
+        response_lengths=lengths,
+        response_mask=torch.arange(tokens.shape[1])[None] < lengths[:, None],
+        rollout_log_probs=torch.zeros(tokens.shape),
+        rewards=torch.zeros(len(prompts)),
+        finish_reasons=tuple(g.finish_reason for g in generations),
+        prompts=blank,
+        responses=blank,
+        labels=blank,
+        temperature=temperature,
+        weight_version=0,
+    )
+    log_probs = actor.log_probs(rollouts, [list(range(len(prompts)))])
+    return [row[:n].tolist() for row, n in zip(log_probs, lengths.tolist(), strict=True)]
+
+
+def assert_log_probs_are_the_actors(
+    actor: Actor, prompts: list[list[int]], generations: list[Generation], temperature: float
+) -> None:
+    wanted = recomputed_log_probs(actor, prompts, generations, temperature)
+    for generation, log_probs in zip(generations, wanted, strict=True):
+        assert list(generation.log_probs) == pytest.approx(log_probs, abs=1e-5)
+
+
+@torch.no_grad()
+def test_greedy_equals_transformers(
+    engine: RolloutEngine, prompts: list[list[int]], tiny_model: Callable[[str], Path]
+) -> None:
+    reference: Any = AutoModelForCausalLM.from_pretrained(tiny_model("qwen3"), dtype=torch.float32)
+    ours = generate(engine, prompts, temperature=0.0, ignore_eos=True)
+    for prompt, generation in list(zip(prompts, ours, strict=True))[::4]:
+        theirs = reference.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        assert list(generation.token_ids) == theirs[0, len(prompt) :].tolist()
+        assert generation.finish_reason == "length"
+    first_of_four = generate(engine, prompts, temperature=1.0, top_k=1, ignore_eos=True)
+    assert [g.token_ids for g in first_of_four] == [g.token_ids for g in ours]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_p": 0.8}, {"temperature": 0.9, "top_k": 5}],
+    ids=["plain", "cool", "top_p", "top_k"],
+)
+def test_log_probs_are_those_of_the_sampling_temperature(
+    engine: RolloutEngine, actor: Actor, prompts: list[list[int]], sampling: dict[str, float]
+) -> None:
+    generations = generate(engine, prompts, **sampling)
+    assert len({g.token_ids for g in generations}) > len(prompts) // 2
+    assert_log_probs_are_the_actors(actor, prompts, generations, sampling.get("temperature", 1.0))
+    for g in generations:
+        assert len(g.log_probs) == len(g.token_ids) <= 12
+        ended = g.token_ids[-1] == 0
+        assert g.finish_reason == ("stop" if ended else "length")
+        assert ended or len(g.token_ids) == 12
+        assert 0 not in g.token_ids[:-1]
+
+
+def test_a_draw_depends_on_seed_sample_and_position_only(
+    engine: RolloutEngine, actor: Actor, prompts: list[list[int]]
+) -> None:
+    settings = SamplingConfig(max_new_tokens=12, temperature=0.9)
+    ids = list(range(100, 100 + len(prompts)))
+    whole = engine.generate(prompts, ids, settings, seed=5)
+    assert engine.generate(prompts, ids, settings, seed=5) == whole
+    assert [g.token_ids for g in engine.generate(prompts, ids, settings, seed=6)] != [g.token_ids for g in whole]
+    order = np.random.default_rng(1).permutation(len(prompts)).tolist()
+    shuffled = engine.generate([prompts[i] for i in order], [ids[i] for i in order], settings, seed=5)
+    parts = [shuffled[order.index(i)] for i in range(len(prompts))]
+    alone = [engine.generate([prompts[i]], [ids[i]], settings, seed=5)[0] for i in range(0, len(prompts), 5)]
+    for i, generation in [*enumerate(parts), *zip(range(0, len(prompts), 5), alone, strict=True)]:
+        assert_same_or_on_a_boundary(actor, prompts[i], whole[i], generation, ids[i], settings.temperature)
+    twins = [whole[n : n + 4] for n in range(0, len(prompts), 4)]
+    assert sum(len({g.token_ids for g in four}) == 4 for four in twins) > len(twins) // 2
+
+
+@torch.no_grad()
+def assert_same_or_on_a_boundary(
+    actor: Actor, prompt: list[int], one: Generation, other: Generation, sample_id: int, temperature: float
+) -> None:
+    """Rounding may decide otherwise only where the draw lies within 1e-4 of a boundary between two tokens."""
+    if one.token_ids == other.token_ids:
+        return
+    pairs = enumerate(zip(one.token_ids, other.token_ids, strict=False))
+    position = next(n for n, (a, b) in pairs if a != b)
+    decoder = actor.decoder()
+    logits = decoder.begin([[*prompt, *one.token_ids[:position]]], [0] * 5, 128)[0]
+    cumulative = torch.softmax(logits / temperature, -1).double().cumsum(-1)
+    draw = uniform_draws(5, np.array([sample_id]), position)
+    assert (cumulative - draw).abs().min() < 1e-4
+
+
+def test_samples_follow_the_distribution(engine: RolloutEngine, actor: Actor) -> None:
+    prompt, num_samples = [5, 9, 33], 4000
+    settings = SamplingConfig(max_new_tokens=1, temperature=1.5)
+    generations = engine.generate([prompt] * num_samples, range(num_samples), settings, seed=3)
+    counts = np.bincount([g.token_ids[0] for g in generations], minlength=VOCABULARY)
+    logits = actor.decoder().begin([prompt], [0] * 5, 8)[0]
+    expected = torch.softmax(logits.double() / 1.5, -1).numpy() * num_samples
+    kept = expected > 5
+    statistic = ((counts - expected)[kept] ** 2 / expected[kept]).sum()
+    freedom = kept.sum() - 1
+    # Five standard deviations of a chi-square: one run in more than a hundred thousand.
+    assert freedom > 5
+    assert statistic < freedom + 5 * np.sqrt(2 * freedom)
+    allowed = set(torch.softmax(logits, -1).topk(3).indices.tolist())
+    settings = replace(settings, top_k=3)
+    few = engine.generate([prompt] * 200, range(200), settings, seed=3)
+    assert {g.token_ids[0] for g in few} == allowed
+
+
+def test_what_ends_a_response(engine: RolloutEngine, prompts: list[list[int]]) -> None:
+    free = generate(engine, prompts, ignore_eos=True, temperature=1.0)
+    assert all(len(g.token_ids) == 12 and g.finish_reason == "length" for g in free)
+    stop_token = max(set(t for g in free for t in g.token_ids[1:-1]), key=lambda t: sum(t in g.token_ids for g in free))
+    stopped = generate(engine, prompts, ignore_eos=True, stop_token_ids=[stop_token])
+    text = Letters().decode
+    pair = next(text(g.token_ids[4:6]) for g in free)
+    cut = generate(engine, prompts, ignore_eos=True, stop=[pair])
+    num_stopped = num_cut = 0
+    for whole, by_token, by_text in zip(free, stopped, cut, strict=True):
+        if stop_token in whole.token_ids:
+            wanted = whole.token_ids[: whole.token_ids.index(stop_token) + 1]
+            num_stopped += 1
+            assert (by_token.token_ids, by_token.finish_reason) == (wanted, "stop")
+        if pair in text(whole.token_ids):
+            num_cut += 1
+            assert by_text.finish_reason == "stop"
+            assert text(by_text.token_ids).endswith(pair)
+            assert whole.token_ids[: len(by_text.token_ids)] == by_text.token_ids
+    assert num_stopped
+    assert num_cut
+
+
+def test_the_context_ends_a_response_and_a_full_one_is_refused(engine: RolloutEngine) -> None:
+    nearly = engine.generate([[1] * 125], [0], SamplingConfig(max_new_tokens=50, ignore_eos=True), seed=0)[0]
+    assert len(nearly.token_ids) == 3
+    assert nearly.finish_reason == "length"
+    for prompt, message in (([], "prompt 1 is empty"), ([1] * 128, "prompt 1 has 128 tokens, .* context of 128")):
+        with pytest.raises(ValueError, match=message):
+            engine.generate([[1, 2], prompt], [0, 1], SamplingConfig(), seed=0)
+
+
+def test_published_weights_are_the_ones_that_generate(
+    engine: RolloutEngine, actor: Actor, prompts: list[list[int]]
+) -> None:
+    before, version = generate(engine, prompts), engine.weight_version
+    kept = [p.detach().clone() for p in actor.model.parameters()]
+    try:
+        with torch.no_grad():
+            for parameter in actor.model.parameters():
+                parameter.add_(0.02 * torch.randn_like(parameter))
+        assert engine.publish() == version + 1 == engine.weight_version
+        after = generate(engine, prompts)
+        assert [g.token_ids for g in after] != [g.token_ids for g in before]
+        assert_log_probs_are_the_actors(actor, prompts, after, 1.0)
+    finally:
+        with torch.no_grad():
+            for parameter, old in zip(actor.model.parameters(), kept, strict=True):
+                parameter.copy_(old)
+        engine.publish()
+    assert generate(engine, prompts) == before
