@@ -93,6 +93,27 @@ def is_complete(folder: Path, roles: tuple[str, ...] = ROLES) -> bool:
     return (folder / MANIFEST).is_file() and all((folder / role).is_dir() for role in roles)
 
 
+def complete_pairs(save_root: str | Path, critic_root: str | Path | None = None) -> list[int]:
+    """Iterations that are committed in both roots and whose halves were saved together, oldest first.
+
+    Args:
+        save_root: where the actor and the trainer are saved.
+        critic_root: where the critic is saved; None or the same path is the layout with one root.
+    """
+    if critic_root is None or Path(critic_root).absolute() == Path(save_root).absolute():
+        return complete_iterations(save_root, ROLES)
+    of_critic = complete_iterations(critic_root, ("critic",))
+    common = sorted(set(complete_iterations(save_root, ("actor",))).intersection(of_critic))
+    roots = (save_root, critic_root)
+    return [n for n in common if were_saved_together(*(iteration_folder(root, n) for root in roots))]
+
+
+def were_saved_together(actor_folder: str | Path, critic_folder: str | Path) -> bool:
+    """Whether two halves come from one save: a crash between them can leave halves of different runs."""
+    pairs = [(read_manifest(folder) or {}).get("pair") for folder in (actor_folder, critic_folder)]
+    return pairs[0] == pairs[1]
+
+
 def find_latest(save_root: str | Path, critic_root: str | Path | None = None) -> tuple[int, Path] | None:
     """The newest iteration complete in both roots, and its folder under `save_root`; None for a fresh start.
 
@@ -103,16 +124,13 @@ def find_latest(save_root: str | Path, critic_root: str | Path | None = None) ->
     Raises:
         ValueError: `save_root` has a tracker, yet no iteration is complete in both roots.
     """
-    shared = critic_root is None or Path(critic_root).absolute() == Path(save_root).absolute()
-    common = set(complete_iterations(save_root, ROLES if shared else ("actor",)))
-    if not shared:
-        common &= set(complete_iterations(critic_root or "", ("critic",)))
-    if common:
-        return max(common), iteration_folder(save_root, max(common))
+    pairs = complete_pairs(save_root, critic_root)
+    if pairs:
+        return pairs[-1], iteration_folder(save_root, pairs[-1])
     # The tracker of the actor's root moves last, so with it a whole pair has been there.
     if read_tracker(save_root) is None:
         return None
-    roots = str(save_root) if shared else f"{save_root} and {critic_root}"
+    roots = " and ".join(dict.fromkeys(str(root) for root in (save_root, critic_root) if root is not None))
     raise ValueError(
         f"wanted an iteration with actor and critic under {roots}, got none, although "
         f"{Path(save_root) / TRACKER} says {read_tracker(save_root)}; "

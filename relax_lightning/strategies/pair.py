@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from relax_lightning.config.checkpoints import (
     MANIFEST,
     TRACKER,
-    complete_iterations,
+    complete_pairs,
     is_complete,
     iteration_folder,
     iteration_of,
+    were_saved_together,
 )
 
 WriteRole = Callable[[str, Path], None]
@@ -58,17 +60,19 @@ class PairedCheckpoints:
         Returns:
             The committed folder of the actor.
         """
+        # A crash between the two roots must not pair a new half with an older one of the same iteration.
+        manifest = {**manifest, "pair": uuid.uuid4().hex}
         if not self._shared:
             self._commit(self.critic_root, iteration, ("critic",), write_role, None, manifest)
         roles = ("actor", "critic") if self._shared else ("actor",)
         return self._commit(self.root, iteration, roles, write_role, write_trainer, manifest)
 
     def prune(self, keep_last: int) -> None:
-        """Remove all but the newest `keep_last` committed iterations, and what crashed saves left behind."""
+        """Remove all but the newest `keep_last` whole pairs, and what crashed saves left behind."""
         if not self._is_writer:
             return
-        for root, role in {self.root: "actor", self.critic_root: "critic"}.items():
-            kept = complete_iterations(root, (role,))[-keep_last:]
+        kept = complete_pairs(self.root, self.critic_root)[-keep_last:]
+        for root in {self.root, self.critic_root}:
             for folder in root.iterdir():
                 number = iteration_of(folder)
                 stale = number is not None and kept and number < kept[0]
@@ -146,7 +150,7 @@ def read_folders(actor_folder: Path, critic_root: Path | None) -> dict[str, Path
         critic_root: The critic's own root, or None where both lie together.
 
     Raises:
-        ValueError: A half is missing.
+        ValueError: A half is missing, or belongs to another save.
     """
     number = iteration_of(actor_folder)
     critic_folder = actor_folder
@@ -158,4 +162,9 @@ def read_folders(actor_folder: Path, critic_root: Path | None) -> dict[str, Path
                 f"checkpoint {actor_folder} has no complete {role}: wanted {folder / role} and {folder / MANIFEST}; "
                 "actor and critic resume from one iteration, so give a checkpoint that holds both"
             )
+    if not were_saved_together(actor_folder, critic_folder):
+        raise ValueError(
+            f"wanted two halves of one checkpoint, got {actor_folder} and {critic_folder}, which were not saved together; "
+            "give --ckpt_path another iteration"
+        )
     return {"actor": actor_folder / "actor", "critic": critic_folder / "critic"}

@@ -1,0 +1,189 @@
+"""Checkpoints on disk: a crash at any file-system call leaves a pair to resume from. No torch in it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from relax_lightning.config.checkpoints import (
+    complete_iterations,
+    find_latest,
+    is_complete,
+    iteration_folder,
+    read_manifest,
+    read_tracker,
+)
+from relax_lightning.strategies.pair import PairedCheckpoints, read_folders
+
+WRITING = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
+
+
+class PowerCut(BaseException):
+    """Nothing of ours may catch this."""
+
+
+class FileSystem:
+    """Counts the changing calls under a folder, and cuts the power just before the n-th of them."""
+
+    def __init__(self):
+        self.folder, self.left = None, 0
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event, args):
+        if self.folder is None or not any(
+            str(arg).startswith(str(self.folder)) for arg in args if arg is not None
+        ):
+            # Removal works relative to an open folder, so its paths are bare names.
+            if self.folder is None or event not in ("os.remove", "os.rmdir"):
+                return
+        is_write = event in WRITING or (event == "open" and isinstance(args[1], str) and args[1][0] in "wax")
+        if is_write:
+            self.left -= 1
+            if self.left == 0:
+                raise PowerCut
+
+    def cut_at(self, number, folder, action):
+        """Whether the power went before `action` was through."""
+        self.folder, self.left = folder, number
+        try:
+            action()
+        except PowerCut:
+            return True
+        finally:
+            self.folder = None
+        return False
+
+
+@pytest.fixture(scope="module")
+def file_system():
+    return FileSystem()
+
+
+class Run:
+    """Saves roles that are small files which say when, and by which run, they were written."""
+
+    def __init__(self, folder, separate, name="first"):
+        self.root, self.critic_root = folder / "a", folder / ("c" if separate else "a")
+        self.pair = PairedCheckpoints(self.root, self.critic_root, is_writer=True, barrier=lambda: None)
+        self.name = name
+
+    def save(self, iteration, keep_last=2):
+        text = f"{self.name} {iteration}"
+
+        def write(role, folder):
+            folder.mkdir()
+            (folder / "one").write_text(text)
+            (folder / "two").write_text(text)
+
+        self.pair.save(iteration, write, lambda folder: write("trainer", folder), {"run_key": self.name})
+        self.pair.prune(keep_last)
+
+    def newest(self):
+        """The iteration to resume from; checks that both halves are whole and were written together."""
+        found = find_latest(self.root, self.critic_root)
+        if found is None:
+            return None
+        number, folder = found
+        texts = {
+            (path / name).read_text()
+            for path in (*read_folders(folder, self.critic_root).values(), folder / "trainer")
+            for name in ("one", "two")
+        }
+        assert len(texts) == 1, texts
+        return texts.pop()
+
+    def leftovers(self):
+        return [p.name for root in {self.root, self.critic_root} if root.exists() for p in root.iterdir()
+                if "partial" in p.name]  # fmt: skip
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_saves_prune_and_commit(tmp_path, separate):
+    run = Run(tmp_path, separate)
+    assert run.newest() is None
+    for iteration in (1, 2, 3, 5):
+        run.save(iteration, keep_last=2)
+        assert run.newest() == f"first {iteration}"
+        assert read_tracker(run.root) == read_tracker(run.critic_root) == iteration
+    assert (
+        complete_iterations(run.root, ("actor",))
+        == complete_iterations(run.critic_root, ("critic",))
+        == [3, 5]
+    )
+    manifest = read_manifest(iteration_folder(run.root, 5))
+    assert manifest is not None and (manifest["run_key"], manifest["iteration"]) == ("first", 5)
+    assert run.leftovers() == []
+    assert (iteration_folder(run.root, 5) / "critic").is_dir() is not separate
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("keep_last", [1, 2])
+# The next iteration; or one that is there already, because the run was resumed from an older one.
+@pytest.mark.parametrize(("resumed", "iteration"), [(False, 7), (True, 6)])
+def test_a_crash_at_any_point_leaves_a_whole_pair(
+    file_system, tmp_path, separate, keep_last, resumed, iteration
+):
+    before = Run(tmp_path / "before", separate)
+    for number in (3, 6):
+        before.save(number, keep_last=2)
+    number, was_cut, seen = 0, True, set()
+    while was_cut:
+        number += 1
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "before", folder)
+        run = Run(folder, separate, "second" if resumed else "first")
+        was_cut = file_system.cut_at(number, folder, lambda: run.save(iteration, keep_last))
+        newest = run.newest()
+        seen.add(newest)
+        allowed = {"first 3", "first 6"} if resumed else {"first 6"}
+        assert newest in {*allowed, f"{run.name} {iteration}"}, number
+        # The next save works and cleans up, whatever the crash left.
+        run.save(iteration + 1, keep_last)
+        assert run.newest() == f"{run.name} {iteration + 1}" and run.leftovers() == []
+        shutil.rmtree(folder)
+    assert number > 20 and newest == f"{run.name} {iteration}" and len(seen) >= 2
+
+
+def test_keep_last_counts_whole_pairs(tmp_path, file_system):
+    run = Run(tmp_path, separate=True)
+    for iteration in (1, 2):
+        run.save(iteration)
+    # The critic's half of 3 is committed, the actor's is not; then the run goes on from 2 and saves at 4.
+    cut = 0
+    while complete_iterations(run.critic_root, ("critic",))[-1] != 3:
+        cut += 1
+        assert file_system.cut_at(cut, tmp_path, lambda: run.save(3))
+    assert complete_iterations(run.root, ("actor",)) == [1, 2]
+    run.save(4)
+    assert find_latest(run.root, run.critic_root) == (4, iteration_folder(run.root, 4))
+    shutil.rmtree(iteration_folder(run.root, 4))
+    assert find_latest(run.root, run.critic_root) == (2, iteration_folder(run.root, 2))
+
+
+def test_a_missing_half_is_one_clear_error(tmp_path):
+    run = Run(tmp_path, separate=False)
+    run.save(1)
+    folder = iteration_folder(run.root, 1)
+    shutil.rmtree(folder / "critic")
+    assert not is_complete(folder)
+    with pytest.raises(
+        ValueError,
+        match=r"iter_0000001 has no complete critic: wanted .*critic and .*manifest\.json; .*give a checkpoint that holds both",
+    ):
+        read_folders(folder, None)
+    with pytest.raises(
+        ValueError, match="wanted an iteration with actor and critic under .*, got none, although"
+    ):
+        find_latest(run.root)
+
+
+def test_halves_of_different_saves_are_no_pair(tmp_path):
+    run = Run(tmp_path, separate=True)
+    run.save(1)
+    other = Run(tmp_path / "other", separate=True, name="other")
+    other.save(1)
+    shutil.rmtree(iteration_folder(run.critic_root, 1))
+    shutil.copytree(iteration_folder(other.critic_root, 1), iteration_folder(run.critic_root, 1))
+    with pytest.raises(ValueError, match="not saved together"):
+        read_folders(iteration_folder(run.root, 1), run.critic_root)
