@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from relax_lightning.callback import PPOCallback
 from relax_lightning.config.checkpoints import iteration_folder
+from relax_lightning.module import PPOModule
 from relax_lightning.strategies.colocate import ColocateStrategy
 
 
@@ -35,8 +36,9 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save when the iteration's number says so, or at once when training was asked to stop, as by a signal."""
-        if trainer.should_stop or (self._every_n_steps and trainer.global_step % self._every_n_steps == 0):
-            self._save(trainer)
+        iteration = _module(pl_module).iteration
+        if trainer.should_stop or (self._every_n_steps and iteration % self._every_n_steps == 0):
+            self._save(trainer, iteration)
 
     @property
     def dirpath(self) -> str | None:
@@ -45,14 +47,15 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed run need not save again what it was loaded from."""
-        self._last_saved = trainer.global_step
+        self._last_saved = _module(pl_module).iteration
         self._newest = Path(trainer.ckpt_path) if trainer.ckpt_path else None
         self._root = str(_strategy(trainer).checkpoints.root)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save at a clean end."""
-        if self._save_last and trainer.global_step > self._last_saved:
-            self._save(trainer)
+        iteration = _module(pl_module).iteration
+        if self._save_last and iteration > self._last_saved:
+            self._save(trainer, iteration)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save nothing, for the pair may be inconsistent; say where to resume."""
@@ -65,12 +68,17 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         )
         print(f"Nothing was saved of the iteration that broke off; {where}", file=sys.stderr)
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Trainer, iteration: int) -> None:
         strategy = _strategy(trainer)
-        folder = iteration_folder(strategy.checkpoints.root, trainer.global_step)
+        folder = iteration_folder(strategy.checkpoints.root, iteration)
         trainer.save_checkpoint(folder, weights_only=False)
-        self._last_saved, self._newest = trainer.global_step, folder
+        self._last_saved, self._newest = iteration, folder
         strategy.checkpoints.prune(self._keep_last)
+
+
+def _module(module: LightningModule) -> PPOModule:
+    assert isinstance(module, PPOModule)
+    return module
 
 
 def _strategy(trainer: Trainer) -> ColocateStrategy:

@@ -41,12 +41,13 @@ class MetricLogger(PPOCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the screen."""
-        max_iterations = trainer.max_steps if trainer.max_steps > 0 else None
+        done = _iteration(trainer, pl_module)
+        max_iterations = done - trainer.global_step + trainer.max_steps if trainer.max_steps > 0 else None
         folder = Path(trainer.default_root_dir)
         self._tables = SampleTables(folder, self.samples_per_table, max_iterations)
         self._summary = RunSummary(began=time.monotonic())
         self._progress = make_progress(is_enabled=self._enable_progress and trainer.is_global_zero)
-        self._progress.start(trainer.global_step + 1, max_iterations)
+        self._progress.start(done + 1, max_iterations)
 
     def on_phase_start(self, trainer: Trainer, module: LightningModule, phase: str) -> None:
         """Show the phase."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-warnings.filterwarnings("ignore", module=r"(megatron|torch|lightning|jsonargparse|mlflow|transformers)\b.*")
-for _name in ("megatron", "torch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
-    logging.getLogger(_name).setLevel(logging.ERROR)
+from relax_lightning.quiet import quiet_third_parties
+
+quiet_third_parties()
 
 import torch  # noqa: E402
 from lightning.pytorch import Trainer  # noqa: E402
@@ -28,7 +24,7 @@ from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
-from relax_lightning.config.files import context_tokens  # noqa: E402
+from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
@@ -59,6 +55,7 @@ class RelaxLightningCLI(LightningCLI):
         self._config = config
         self._subcommand = subcommand
         self._manifest = (read_manifest(ckpt_path) or {}) if ckpt_path else {}
+        self._loaded = None if ckpt_path else plain_checkpoint(config)
         self._enabled = [name for name in OUR_CALLBACKS if getattr(config.callbacks, name) is not None]
         self.stop_on_signal = StopOnSignal()
         register_config_types()
@@ -71,6 +68,10 @@ class RelaxLightningCLI(LightningCLI):
             auto_configure_optimizers=False,
             seed_everything_default=config.seed_everything,
         )
+        if self._loaded is not None:
+            self.model.load_folders = self._loaded.folders
+            self.model.load_weights_only = self._loaded.is_release
+            self.model.iteration_offset = self._loaded.iteration
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Our callbacks under their fixed keys."""
@@ -104,6 +105,7 @@ class RelaxLightningCLI(LightningCLI):
             **tree["data"],
             "tokenizer": self._config.model.actor.tokenizer,
             "seed": tree["seed_everything"],
+            "max_context": context_tokens(self._config),
         }
         ours = {name: tree["callbacks"][name] for name in self._enabled}
         if "metrics" in ours:
@@ -118,6 +120,10 @@ class RelaxLightningCLI(LightningCLI):
 
     def _trainer_tree(self, tree: dict[str, Any]) -> dict[str, Any]:
         del tree["enable_progress_bar"]
+        if tree["max_steps"] > 0:
+            done = self._loaded.iteration if self._loaded else self._manifest.get("iteration_offset", 0)
+            tree["max_steps"] -= done
+        tree["default_root_dir"] = str(Path(tree["default_root_dir"]).absolute())
         if self._subcommand == "fit" and tree["val_check_interval"] is None:
             # Lightning has no "never": without an interval there are no validation batches.
             tree |= {"limit_val_batches": 0, "num_sanity_val_steps": 0}
@@ -156,9 +162,10 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     Returns:
         The exit status: 0, or 128 + the signal that ended training.
     """
-    folder = Path(config.trainer.default_root_dir)
+    folder = Path(config.trainer.default_root_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(to_yaml(config))
+    ckpt_path = ckpt_path or whole_checkpoint(config)
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)
     logger = cli.trainer.logger
     assert isinstance(logger, JournalLogger)
@@ -167,7 +174,7 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
         logger.log_artifact(folder / "config.yaml")
     strategy = cli.trainer.strategy
     assert isinstance(strategy, ColocateStrategy)
-    strategy.run_key = logger.run_key
+    strategy.manifest["run_key"] = logger.run_key
     start = getattr(cli.trainer, subcommand)
     try:
         start(cli.model, datamodule=cli.datamodule, ckpt_path=ckpt_path)
@@ -176,5 +183,5 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    print(f"Stopped after iteration {cli.trainer.global_step}; resume with --ckpt_path auto", file=sys.stderr)
+    print(f"Stopped after iteration {cli.model.iteration}; resume with --ckpt_path auto", file=sys.stderr)
     return 128 + received

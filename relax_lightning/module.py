@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -70,15 +71,24 @@ class PPOModule(LightningModule):
             max_consecutive_nan=max_consecutive_nan,
         )
         self._guard = FiniteGuard(self.config.max_consecutive_nan)
+        self._running: int | None = None
+        self._loaded_step = 0
+        self.iteration_offset = 0
+        """Iterations of the checkpoint that the roles were loaded from when it held no trainer."""
+        self.load_folders: dict[str, Path] = {}
+        """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
+        self.load_weights_only = False
+        """Leave optimizers and schedules of `load_folders` alone."""
 
     # --- set-up -----------------------------------------------------------------------------------------------
 
     @property
     def iteration(self) -> int:
         """The iteration that is running, or the last one that ran; counted from 1."""
-        return self._iteration
-
-    _iteration = 0
+        if self._running is not None:
+            return self._running
+        # `validate` loads the weights of an iteration, but not Lightning's counters.
+        return self.iteration_offset + max(self.trainer.global_step, self._loaded_step)
 
     def setup(self, stage: str) -> None:
         """Refuse misspelt hooks, before anything is built."""
@@ -94,9 +104,12 @@ class PPOModule(LightningModule):
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
-        strategy.register("actor", self.actor)
-        strategy.register("critic", self.critic)
-        strategy.model_description = describe_model(self.config, self.actor)
+        for role in (self.actor, self.critic):
+            strategy.register(role.name, role)
+            if role.name in self.load_folders:
+                role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
+        strategy.manifest["model"] = describe_model(self.config, self.actor)
+        strategy.manifest["iteration_offset"] = self.iteration_offset
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
         self._data.rollout.engine.attach(self.actor, self._data.rollout.tokenizer)
 
@@ -132,7 +145,6 @@ class PPOModule(LightningModule):
 
     def on_train_start(self) -> None:
         """The weights are loaded by now: the engine takes them."""
-        self._iteration = self.trainer.global_step
         self._data.rollout.engine.publish()
 
     def on_validation_start(self) -> None:
@@ -144,7 +156,13 @@ class PPOModule(LightningModule):
 
     def training_step(self, prompts: Prompts, batch_idx: int) -> None:
         """One PPO iteration: rollout, values and advantages, critic, actor, publication."""
-        self._iteration = self.trainer.global_step + 1
+        self._running = self.iteration + 1
+        try:
+            self._run_iteration(prompts)
+        finally:
+            self._running = None
+
+    def _run_iteration(self, prompts: Prompts) -> None:
         start = perf_counter()
         with self._strategy.iteration():
             self.hooks.fire("on_iteration_start", prompts)
@@ -251,6 +269,7 @@ class PPOModule(LightningModule):
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         checkpoint["consecutive_nan"] = self._guard.consecutive
+        checkpoint["iteration_offset"] = self.iteration_offset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the random states."""
@@ -261,3 +280,5 @@ class PPOModule(LightningModule):
         if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(states["cuda"])
         self._guard.consecutive = checkpoint["consecutive_nan"]
+        self.iteration_offset = checkpoint["iteration_offset"]
+        self._loaded_step = checkpoint["global_step"]

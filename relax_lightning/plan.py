@@ -255,6 +255,16 @@ def _unavailable_problems(config: Config) -> Iterator[Problem]:
         yield Problem("model.reference", message)
     if config.strategy.offload == "always":
         yield Problem("strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}"))
+    if config.strategy.verify_publish:
+        yield Problem("strategy.verify_publish", fault("false", True, f"the comparison is {_LATER}"))
+    for role, optimizer in {
+        "actor": config.model.actor.optimizer,
+        "critic": config.model.critic.optimizer,
+    }.items():
+        fraction = optimizer.cpu_offload_fraction
+        if fraction:
+            message = fault("0", fraction, f"stepping on the host is {_LATER}")
+            yield Problem(f"model.{role}.optimizer.cpu_offload_fraction", message)
     if config.model.bridge == "megatron_bridge":
         yield Problem(
             "model.bridge", fault("auto or builtin", "megatron_bridge", f"`megatron_bridge` is {_LATER}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from relax_lightning.config.checkpoints import (
@@ -133,6 +134,40 @@ def resumed_folder(config: Config, resume: str) -> Path | None:
         return folder
     change = "give `auto`, a checkpoint root or one of its iter_ folders"
     raise ValueError(fault(f"a complete checkpoint (with {MANIFEST})", resume, change))
+
+
+@dataclass(frozen=True)
+class PlainCheckpoint:
+    """What `model.actor.load` and `model.critic.load` name where no trainer state lies beside the roles."""
+
+    folders: dict[str, Path]
+    """The Megatron checkpoint of each role."""
+    iteration: int
+    """The iteration that the trackers agree on; 0 for a release."""
+    is_release: bool
+    """Weights only: optimizer and schedule start fresh."""
+
+
+def whole_checkpoint(config: Config) -> str | None:
+    """The folder that `model.actor.load` means when trainer state lies in it, so that everything resumes from it."""
+    root = config.model.actor.load
+    folder = None if root is None else committed_folder(root)
+    return str(folder) if folder is not None and (folder / "trainer").is_dir() else None
+
+
+def plain_checkpoint(config: Config) -> PlainCheckpoint | None:
+    """The roles' own checkpoints under `load`, of a resolved configuration that passed its checks; None without."""
+    roots = {"actor": config.model.actor.load, "critic": config.model.critic.load}
+    folders = {}
+    for role, root in roots.items():
+        folder = None if root is None else committed_folder(root)
+        if folder is not None:
+            folders[role] = folder / role if (folder / role).is_dir() else folder
+    if not folders:
+        return None
+    tracker = read_tracker(roots["actor"] or "")
+    is_release = tracker == RELEASE
+    return PlainCheckpoint(folders, 0 if is_release else int(tracker or 0), is_release)
 
 
 def _pair_problems(actor: Path, critic: Path) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ DIGITS = "0123456789"
 
 def digit_tokenizer() -> Any:
     """A transformers tokenizer of ten digits, `=`, and the end of the sequence: one token a character."""
-    from tokenizers import Regex, Tokenizer
+    from tokenizers import Regex, Tokenizer, decoders
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
@@ -19,6 +19,7 @@ def digit_tokenizer() -> Any:
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "=", *DIGITS])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = Split(Regex("."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
     fast.clean_up_tokenization_spaces = False
     return fast
@@ -50,6 +51,5 @@ class ReversedDigits(Sequence[dict[str, Any]]):
 
 def matching_places(prompt: str, response: str, label: Any, metadata: dict[str, Any]) -> float:
     """Share of places that hold the right character, of the longer of response and label: 1 only when equal."""
-    answer, label = response.replace(" ", ""), str(label)
-    matches = sum(a == b for a, b in zip(answer, label, strict=False))
-    return matches / max(len(answer), len(label), 1)
+    matches = sum(a == b for a, b in zip(response, label, strict=False))
+    return matches / max(len(response), len(label))

@@ -19,6 +19,7 @@ class PPODataModule(LightningDataModule):
         advantages: The GAE service.
         tokenizer: Directory or import path of the tokenizer.
         seed: Of the order of prompts and of every draw.
+        max_context: Longest prompt and response together, in tokens; prompts that leave no room are dropped.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class PPODataModule(LightningDataModule):
         *,
         tokenizer: str,
         seed: int = 1234,
+        max_context: int | None = None,
     ) -> None:
         super().__init__()
         self.seed = seed

@@ -63,7 +63,9 @@ class RolloutDataModule(LightningDataModule):
         if stage == "fit":
             assert self._config.train is not None
             self._train = self._load("train", self._config.train)
-        self._validation = {name: self._load(name, config) for name, config in self._config.validation.items()}
+        self._validation = {
+            name: self._load(name, config) for name, config in self._config.validation.items()
+        }
         self.engine = _build_engine(self._config.engine)
         assert self._config.reward is not None
         self._reward = RewardWorkers(self._config.reward)

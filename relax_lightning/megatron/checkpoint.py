@@ -41,7 +41,7 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
 
 
 def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool = False) -> None:
-    """Restore what `save_role` wrote, at any parallel sizes.
+    """Restore what `save_role` wrote, or Megatron's own training script, at any parallel sizes.
 
     Args:
         role: A role of the same architecture.
@@ -64,8 +64,9 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         _load_optimizer(role, loaded["optimizer"])
         # Megatron's schedule adds the saved steps to its own.
         role.schedule.num_steps = 0
-        role.schedule.load_state_dict(loaded["schedule"])
-        role.num_steps_done = loaded["num_steps_done"]
+        schedule = loaded.get("schedule") or loaded["opt_param_scheduler"]
+        role.schedule.load_state_dict(schedule)
+        role.num_steps_done = loaded.get("num_steps_done", schedule["num_steps"])
 
 
 def load_model_weights(model: PolicyModel, directory: str | Path) -> None:

@@ -80,10 +80,8 @@ class ColocateStrategy(ParallelStrategy):
         """Whether an iteration is under way, or was broken off: then actor and critic may not belong together."""
         self.phase_metrics: dict[str, float] = {}
         """`phase/*_seconds` and `memory/*` of the iteration so far."""
-        self.run_key: str | None = None
-        """The tracking run, for the manifest: what a resumed run continues."""
-        self.model_description: dict[str, Any] | None = None
-        """What an export needs to know of the model, for the manifest."""
+        self.manifest: dict[str, Any] = {}
+        """What else goes into the manifest of a checkpoint: what the model is, and the tracking run to continue."""
 
     # --- phases -----------------------------------------------------------------------------------------------
 
@@ -201,12 +199,7 @@ class ColocateStrategy(ParallelStrategy):
             "pipeline": self._parallel.pipeline,
             "world": self.world_size,
         }
-        return {
-            "versions": versions,
-            "parallel": parallel,
-            "run_key": self.run_key,
-            "model": self.model_description,
-        }
+        return {"versions": versions, "parallel": parallel, **self.manifest}
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
