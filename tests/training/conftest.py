@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 Fit = Callable[..., Any]
+Disturbances = tuple[tuple[str, dict[str, Any]], ...]
 
 
 @pytest.fixture(scope="session")
@@ -40,14 +44,10 @@ def fit(recorder: Any) -> Fit:
     def fit(
         folder: Path,
         *overrides: str,
-        callbacks: tuple[tuple[str, dict[str, Any]], ...] = (),
+        callbacks: Disturbances = (),
         ckpt_path: str | None = None,
     ) -> Any:
-        wanted = [{"class_path": "recorder.Recorder"}]
-        wanted += [
-            {"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks
-        ]
-        keys = [f"trainer.default_root_dir={folder}", f"trainer.callbacks={wanted}", *overrides]
+        keys = [f"trainer.default_root_dir={folder}", _listed(callbacks), *overrides]
         config = resolve(load([str(HERE / "digits.yaml")], keys))
         resumed = resumed_folder(config, ckpt_path) if ckpt_path else None
         status = run("fit", config, str(resumed) if resumed else None)
@@ -55,3 +55,52 @@ def fit(recorder: Any) -> Fit:
         return recorder.Recorder.last
 
     return fit
+
+
+@pytest.fixture(scope="session")
+def command(recorder: Any) -> Iterator[Callable[..., Any]]:
+    """A function that runs `relax-lightning fit` in a process of its own.
+
+    Args:
+        folder: The run folder.
+        overrides: `key=value`.
+        callbacks: As for `fit`.
+        ckpt_path: As on the command line.
+
+    Returns:
+        The exit code (negative: the signal that ended it), what it printed, and the time it ended.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE)))}
+    server = subprocess.Popen(
+        [sys.executable, str(HERE / "process_server.py")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    assert server.stdin is not None and server.stdout is not None
+    requests, answers = server.stdin, server.stdout
+
+    def command(
+        folder: Path, *overrides: str, callbacks: Disturbances = (), ckpt_path: str | None = None
+    ) -> Any:
+        folder.mkdir(exist_ok=True)
+        log = folder / "log.txt"
+        log.unlink(missing_ok=True)
+        words = ["fit", "--config", str(HERE / "digits.yaml")]
+        words += [
+            f"--{key}" for key in (f"trainer.default_root_dir={folder}", _listed(callbacks), *overrides)
+        ]
+        words += ["--ckpt_path", ckpt_path] if ckpt_path else []
+        requests.write(json.dumps({"argv": words, "folder": str(folder), "log": str(log)}) + "\n")
+        requests.flush()
+        answer = json.loads(answers.readline())
+        return answer["status"], log.read_text(), answer["ended"]
+
+    assert answers.readline() == "ready\n"
+    yield command
+    requests.close()
+    server.wait()
+
+
+def _listed(callbacks: Disturbances) -> str:
+    entries = [{"class_path": "recorder.Recorder"}]
+    entries += [{"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks]
+    return f"trainer.callbacks={entries}"

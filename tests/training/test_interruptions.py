@@ -1,0 +1,119 @@
+"""Signals and kills, on the command in a process of its own, with MLflow."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from relax_lightning.config.checkpoints import complete_iterations, read_tracker
+
+MLFLOW = "tracking.mlflow={experiment: interruptions}"
+SIX = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 3, save_last: true}")
+UNTIMED = ("phase/", "perf/", "memory/")
+
+
+def points_of(folder):
+    """Every (metric, step) of the journal, and how often it is there; and the values without times."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len({record["run"] for record in records}) == 1
+    points = [((name, r["step"]), value) for r in records for name, value in r["metrics"].items()]
+    return Counter(point for point, _ in points), {p: v for p, v in points if not p[0].startswith(UNTIMED)}
+
+
+def mlflow_run(folder):
+    """The one run that MLflow has, and how often each (metric, step) is in it."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlruns.db'}")
+    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    histories = [client.get_metric_history(run.info.run_id, name) for name in run.data.metrics]
+    return run, Counter((point.key, point.step) for history in histories for point in history)
+
+
+@pytest.fixture(scope="module")
+def whole(command, tmp_path_factory):
+    """The journal of six iterations that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    status, output, _ = command(folder, *SIX)
+    assert status == 0, output
+    return points_of(folder)[1]
+
+
+def test_kill_after_five_and_resume_from_three(command, whole, tmp_path):
+    killer = (("Signaler", {"hook": "on_rollout_end", "iteration": 6, "signals": ["SIGKILL"]}),)
+    assert command(tmp_path, *SIX, MLFLOW, callbacks=killer)[0] == -9
+    assert read_tracker(tmp_path / "checkpoints") == 3
+    assert {step for _, step in points_of(tmp_path)[0]} == {1, 2, 3, 4, 5}
+    status, output, _ = command(tmp_path, *SIX, MLFLOW, ckpt_path="auto")
+    assert status == 0, output
+    counts, values = points_of(tmp_path)
+    assert set(counts.values()) == {1} and values == whole
+    run, sent = mlflow_run(tmp_path)
+    assert sent == counts and run.info.status == "FINISHED"
+    assert complete_iterations(tmp_path / "checkpoints") == [3, 6]
+
+
+@pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
+def test_the_first_signal_ends_the_iteration_and_saves(command, whole, tmp_path, name, number):
+    signaler = (("Signaler", {"hook": "on_values_computed", "iteration": 2, "signals": [name]}),)
+    status, output, _ = command(tmp_path, *SIX, MLFLOW, callbacks=signaler)
+    assert status == 128 + number, output
+    assert f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once" in output
+    assert "Stopped after iteration 2; resume with --ckpt_path auto" in output
+    assert complete_iterations(tmp_path / "checkpoints") == [2]
+    assert mlflow_run(tmp_path)[0].info.status == "KILLED"
+    status, output, _ = command(tmp_path, *SIX, MLFLOW, ckpt_path="auto")
+    assert status == 0, output
+    run, sent = mlflow_run(tmp_path)
+    assert set(sent.values()) == {1} and run.info.status == "FINISHED"
+    assert points_of(tmp_path)[1] == whole
+
+
+@pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
+def test_the_second_signal_aborts_at_once(command, tmp_path, name, number):
+    signaler = (("Signaler", {"hook": "on_values_computed", "iteration": 2, "signals": [name, name]}),)
+    status, output, ended = command(tmp_path, *SIX, callbacks=signaler)
+    assert status == -number, output
+    assert ended - float((tmp_path / "sent").read_text()) < 5
+    assert not (tmp_path / "checkpoints").exists()
+
+
+# SIGKILL while the critic is written; between the rename and the tracker; while an old checkpoint is pruned.
+KILLS = {
+    "critic": ({"event": "open", "text": ".iter_0000004.partial/critic/__0"}, 2),
+    "tracker": ({"event": "os.rename", "text": ".latest_checkpointed_iteration.txt.partial", "count": 3}, 2),
+    "prune": ({"event": "shutil.rmtree", "text": "checkpoints/iter_0000002"}, 6),
+}
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_kill_during_the_save(command, whole, tmp_path, moment):
+    (arguments, saved) = KILLS[moment]
+    root = tmp_path / "checkpoints"
+    keys = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 2}")
+    if moment == "tracker":
+        arguments = {**arguments, "count": 2}
+    status, output, _ = command(tmp_path, *keys, callbacks=(("Killer", arguments),))
+    assert status == -9, output
+    assert read_tracker(root) == saved
+    leftovers = [path.name for path in root.iterdir() if "partial" in path.name]
+    assert bool(leftovers) is (moment != "prune")
+    assert (root / "iter_0000004").exists() is (moment != "critic")
+    status, output, _ = command(tmp_path, *keys, ckpt_path="auto")
+    assert status == 0, output
+    assert complete_iterations(root)[-1] == 6 and not [
+        path for path in root.iterdir() if path.name.startswith(".")
+    ]
+    assert points_of(tmp_path)[1] == whole
+
+
+def test_a_broken_run_exits_with_1_and_says_where_to_resume(command, tmp_path):
+    poisoner = (("Poisoner", {"hook": "on_iteration_start", "iteration": 2}),)
+    keys = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 1}")
+    status, output, _ = command(tmp_path, *keys, MLFLOW, callbacks=poisoner)
+    assert status == 1
+    assert "samples [" in output and "the optimizer step was not applied" in output
+    assert "3 in a row, model.max_consecutive_nan reached" in output
+    (newest,) = complete_iterations(tmp_path / "checkpoints")[-1:]
+    assert f"--ckpt_path {tmp_path / 'checkpoints' / f'iter_{newest:07d}'}" in output
+    assert mlflow_run(tmp_path)[0].info.status == "FAILED"
