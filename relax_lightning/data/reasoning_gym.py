@@ -11,8 +11,9 @@ class ReasoningGymPrompts:
     Args:
         task: Name of the data set, such as `chain_sum`.
         size: Number of prompts.
-        seed: Of the tasks. Another seed makes another set, for validation.
+        seed: Of the tasks: item i is drawn from `seed + i`, so a validation set needs a seed more than `size` away.
         system_prompt: Comes before the question, as the system's message; None: the question alone.
+        instruction: Comes after the question, on a line of its own; None: nothing.
         task_options: Options of the data set, such as `min_terms`.
 
     Raises:
@@ -20,7 +21,13 @@ class ReasoningGymPrompts:
     """
 
     def __init__(
-        self, task: str, size: int, seed: int, system_prompt: str | None = None, **task_options: Any
+        self,
+        task: str,
+        size: int,
+        seed: int,
+        system_prompt: str | None = None,
+        instruction: str | None = None,
+        **task_options: Any,
     ) -> None:
         import reasoning_gym
 
@@ -29,6 +36,7 @@ class ReasoningGymPrompts:
         except (ValueError, TypeError, AssertionError) as error:
             raise ValueError(f"reasoning-gym's task {task!r} with options {task_options}: {error}") from error
         self._task = task
+        self._instruction = "" if instruction is None else f"\n{instruction}"
         self._task_options = task_options
         self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
 
@@ -39,7 +47,7 @@ class ReasoningGymPrompts:
         """Messages, the answer as label, and in the metadata all that the task's scorer needs."""
         entry = self._dataset[index]
         return {
-            "prompt": [*self._system, {"role": "user", "content": entry["question"]}],
+            "prompt": [*self._system, {"role": "user", "content": entry["question"] + self._instruction}],
             "label": entry["answer"],
             "metadata": {
                 "task": self._task,

@@ -67,13 +67,14 @@ class PolicyModel(GPTModel):
 
 
 class ValueHead(torch.nn.Linear):
-    """One value a token, in the place of the vocabulary's output layer, in fp32.
+    """One value a token, in the place of the vocabulary's output layer; computed in fp32 whatever its weights are.
 
+    The weights have the trunk's dtype: Megatron's sharded optimizer state mixes up parameters of two dtypes.
     It is marked for gradient reduction under sequence parallelism: unmarked heads drift apart over tensor ranks.
     """
 
     def __init__(self, config: TransformerConfig, initialization: str) -> None:
-        super().__init__(config.hidden_size, 1, bias=True, dtype=torch.float32)
+        super().__init__(config.hidden_size, 1, bias=True, dtype=config.params_dtype)
         self._sequence_parallel = config.sequence_parallel
         for parameter in (self.weight, self.bias):
             parameter.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
@@ -86,7 +87,7 @@ class ValueHead(torch.nn.Linear):
 
     def forward(self, hidden: Tensor, weight: Any = None, **_: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[tokens, 1, hidden] -> ([tokens, 1, 1] fp32, None), as Megatron's output layers answer."""
-        values = super().forward(hidden.float())
+        values = F.linear(hidden.float(), self.weight.float(), self.bias.float())
         if self._sequence_parallel:
             values = gather_from_sequence_parallel_region(values, tensor_parallel_output_grad=False)
         return values, None
