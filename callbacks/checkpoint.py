@@ -59,7 +59,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save nothing, for the pair may be inconsistent; say where to resume."""
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or self._root is None:
             return
         where = (
             "there is no checkpoint yet"

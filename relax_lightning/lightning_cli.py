@@ -68,6 +68,8 @@ class RelaxLightningCLI(LightningCLI):
             auto_configure_optimizers=False,
             seed_everything_default=config.seed_everything,
         )
+        # Known before the checkpoint is read, since the length of the learning-rate decay depends on it.
+        self.model.iteration_offset = self._manifest.get("iteration_offset", 0)
         if self._loaded is not None:
             self.model.load_folders = self._loaded.folders
             self.model.load_weights_only = self._loaded.is_release

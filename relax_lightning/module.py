@@ -117,7 +117,7 @@ class PPOModule(LightningModule):
         """Optimizer steps of actor and critic over the whole training, for their learning-rate decay."""
         samples = self._data.rollout.samples_per_iteration
         per_pass = -(-samples // (self.config.global_batch_size or samples))
-        iterations = max(self.trainer.max_steps, 1)
+        iterations = self.iteration_offset + max(self.trainer.max_steps, 1)
         algorithm = self.config.algorithm
         critic = iterations * per_pass * (algorithm.num_critic_epochs or algorithm.num_ppo_epochs)
         trained = sum(self.hooks.should_update_actor(iteration) for iteration in range(1, iterations + 1))

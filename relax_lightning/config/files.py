@@ -15,6 +15,7 @@ from relax_lightning.config.checkpoints import (
     committed_folder,
     find_latest,
     iteration_of,
+    read_folders,
     read_tracker,
 )
 from relax_lightning.config.faults import Problem, fault
@@ -122,7 +123,7 @@ def resumed_folder(config: Config, resume: str) -> Path | None:
         resume: `auto`, a checkpoint root, or an `iter_` folder.
 
     Raises:
-        ValueError: There is no complete checkpoint.
+        ValueError: There is no complete checkpoint, or its halves were not saved together.
     """
     if resume == "auto":
         latest = find_latest(config.model.actor.save or "", config.model.critic.save)
@@ -131,6 +132,8 @@ def resumed_folder(config: Config, resume: str) -> Path | None:
     if folder.is_dir() and iteration_of(folder) is None:
         folder = committed_folder(folder) or folder
     if (folder / MANIFEST).is_file():
+        critic_root = config.model.critic.load or config.model.critic.save
+        read_folders(folder, None if critic_root is None else Path(critic_root))
         return folder
     change = "give `auto`, a checkpoint root or one of its iter_ folders"
     raise ValueError(fault(f"a complete checkpoint (with {MANIFEST})", resume, change))

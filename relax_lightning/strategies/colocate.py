@@ -17,9 +17,9 @@ from torch import Tensor
 
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
-from relax_lightning.config.checkpoints import iteration_of
+from relax_lightning.config.checkpoints import iteration_of, read_folders
 from relax_lightning.megatron.groups import destroy_groups, initialize_groups
-from relax_lightning.strategies.pair import PairedCheckpoints, read_folders
+from relax_lightning.strategies.pair import PairedCheckpoints
 
 OUT_OF_MEMORY = (
     "out of GPU memory in the {phase} phase. Three remedies: give actor, critic and rollout equal shapes in "

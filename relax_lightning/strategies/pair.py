@@ -14,10 +14,8 @@ from relax_lightning.config.checkpoints import (
     MANIFEST,
     TRACKER,
     complete_pairs,
-    is_complete,
     iteration_folder,
     iteration_of,
-    were_saved_together,
 )
 
 WriteRole = Callable[[str, Path], None]
@@ -140,31 +138,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def read_folders(actor_folder: Path, critic_root: Path | None) -> dict[str, Path]:
-    """Where each role of a checkpoint lies.
-
-    Args:
-        actor_folder: `<root>/iter_N`.
-        critic_root: The critic's own root, or None where both lie together.
-
-    Raises:
-        ValueError: A half is missing, or belongs to another save.
-    """
-    number = iteration_of(actor_folder)
-    critic_folder = actor_folder
-    if not (actor_folder / "critic").is_dir() and critic_root is not None and number is not None:
-        critic_folder = iteration_folder(critic_root, number)
-    for role, folder in (("actor", actor_folder), ("critic", critic_folder)):
-        if not is_complete(folder, (role,)):
-            raise ValueError(
-                f"checkpoint {actor_folder} has no complete {role}: wanted {folder / role} and {folder / MANIFEST}; "
-                "actor and critic resume from one iteration, so give a checkpoint that holds both"
-            )
-    if not were_saved_together(actor_folder, critic_folder):
-        raise ValueError(
-            f"wanted two halves of one checkpoint, got {actor_folder} and {critic_folder}, which were not saved together; "
-            "give --ckpt_path another iteration"
-        )
-    return {"actor": actor_folder / "actor", "critic": critic_folder / "critic"}

@@ -11,10 +11,11 @@ from relax_lightning.config.checkpoints import (
     find_latest,
     is_complete,
     iteration_folder,
+    read_folders,
     read_manifest,
     read_tracker,
 )
-from relax_lightning.strategies.pair import PairedCheckpoints, read_folders
+from relax_lightning.strategies.pair import PairedCheckpoints
 
 WRITING = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 

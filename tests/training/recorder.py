@@ -184,8 +184,3 @@ class Killer(PPOCallback):
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(hook)
-
-
-def not_a_number(prompt: str, response: str, label: Any, metadata: dict[str, Any]) -> float:
-    """A broken reward."""
-    return float("nan")

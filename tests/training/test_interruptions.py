@@ -1,6 +1,7 @@
 """Signals and kills, on the command in a process of its own, with MLflow."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -31,6 +32,23 @@ def mlflow_run(folder):
 
 
 @pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """An MLflow database without a run: making its tables takes longer than a whole training here."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlruns.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def folder(database, tmp_path):
+    """A run folder."""
+    shutil.copy(database, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
 def whole(command, tmp_path_factory):
     """The journal of six iterations that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole")
@@ -39,34 +57,34 @@ def whole(command, tmp_path_factory):
     return points_of(folder)[1]
 
 
-def test_kill_after_five_and_resume_from_three(command, whole, tmp_path):
+def test_kill_after_five_and_resume_from_three(command, whole, folder):
     killer = (("Signaler", {"hook": "on_rollout_end", "iteration": 6, "signals": ["SIGKILL"]}),)
-    assert command(tmp_path, *SIX, MLFLOW, callbacks=killer)[0] == -9
-    assert read_tracker(tmp_path / "checkpoints") == 3
-    assert {step for _, step in points_of(tmp_path)[0]} == {1, 2, 3, 4, 5}
-    status, output, _ = command(tmp_path, *SIX, MLFLOW, ckpt_path="auto")
+    assert command(folder, *SIX, MLFLOW, callbacks=killer)[0] == -9
+    assert read_tracker(folder / "checkpoints") == 3
+    assert {step for _, step in points_of(folder)[0]} == {1, 2, 3, 4, 5}
+    status, output, _ = command(folder, *SIX, MLFLOW, ckpt_path="auto")
     assert status == 0, output
-    counts, values = points_of(tmp_path)
+    counts, values = points_of(folder)
     assert set(counts.values()) == {1} and values == whole
-    run, sent = mlflow_run(tmp_path)
+    run, sent = mlflow_run(folder)
     assert sent == counts and run.info.status == "FINISHED"
-    assert complete_iterations(tmp_path / "checkpoints") == [3, 6]
+    assert complete_iterations(folder / "checkpoints") == [3, 6]
 
 
 @pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
-def test_the_first_signal_ends_the_iteration_and_saves(command, whole, tmp_path, name, number):
+def test_the_first_signal_ends_the_iteration_and_saves(command, whole, folder, name, number):
     signaler = (("Signaler", {"hook": "on_values_computed", "iteration": 2, "signals": [name]}),)
-    status, output, _ = command(tmp_path, *SIX, MLFLOW, callbacks=signaler)
+    status, output, _ = command(folder, *SIX, MLFLOW, callbacks=signaler)
     assert status == 128 + number, output
     assert f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once" in output
     assert "Stopped after iteration 2; resume with --ckpt_path auto" in output
-    assert complete_iterations(tmp_path / "checkpoints") == [2]
-    assert mlflow_run(tmp_path)[0].info.status == "KILLED"
-    status, output, _ = command(tmp_path, *SIX, MLFLOW, ckpt_path="auto")
+    assert complete_iterations(folder / "checkpoints") == [2]
+    assert mlflow_run(folder)[0].info.status == "KILLED"
+    status, output, _ = command(folder, *SIX, MLFLOW, ckpt_path="auto")
     assert status == 0, output
-    run, sent = mlflow_run(tmp_path)
+    run, sent = mlflow_run(folder)
     assert set(sent.values()) == {1} and run.info.status == "FINISHED"
-    assert points_of(tmp_path)[1] == whole
+    assert points_of(folder)[1] == whole
 
 
 @pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
@@ -107,13 +125,13 @@ def test_kill_during_the_save(command, whole, tmp_path, moment):
     assert points_of(tmp_path)[1] == whole
 
 
-def test_a_broken_run_exits_with_1_and_says_where_to_resume(command, tmp_path):
+def test_a_broken_run_exits_with_1_and_says_where_to_resume(command, folder):
     poisoner = (("Poisoner", {"hook": "on_iteration_start", "iteration": 2}),)
     keys = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 1}")
-    status, output, _ = command(tmp_path, *keys, MLFLOW, callbacks=poisoner)
+    status, output, _ = command(folder, *keys, MLFLOW, callbacks=poisoner)
     assert status == 1
     assert "samples [" in output and "the optimizer step was not applied" in output
     assert "3 in a row, model.max_consecutive_nan reached" in output
-    (newest,) = complete_iterations(tmp_path / "checkpoints")[-1:]
-    assert f"--ckpt_path {tmp_path / 'checkpoints' / f'iter_{newest:07d}'}" in output
-    assert mlflow_run(tmp_path)[0].info.status == "FAILED"
+    (newest,) = complete_iterations(folder / "checkpoints")[-1:]
+    assert f"--ckpt_path {folder / 'checkpoints' / f'iter_{newest:07d}'}" in output
+    assert mlflow_run(folder)[0].info.status == "FAILED"

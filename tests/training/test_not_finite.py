@@ -35,14 +35,14 @@ def test_nan_steps_are_not_applied_and_end_the_training(fit, recorder, tmp_path)
 
 
 def test_limit_of_one(fit, tmp_path):
-    with pytest.raises(NotFiniteError, match="iteration 2, critic, .*1 in a row"):
+    with pytest.raises(NotFiniteError, match=r"iteration 2, critic, .*1 in a row"):
         fit(tmp_path, "model.max_consecutive_nan=1", callbacks=(POISON,))
 
 
 def test_a_reward_of_nan_is_refused_and_the_samples_are_kept(fit, tmp_path):
     from relax_lightning.rewards.records import RewardError
 
-    reward = "data.rollout.reward={class_path: recorder.not_a_number, num_workers: 1}"
+    reward = "data.rollout.reward={class_path: broken_rewards.not_a_number, num_workers: 1}"
     with pytest.raises(RewardError, match="returned nan, a finite number was wanted") as caught:
         fit(tmp_path, reward)
     dump = tmp_path / "failed_rewards" / "iter_0000001.jsonl"

@@ -27,7 +27,8 @@ OPTIONS = {
     "greedy validation": (
         "trainer.val_check_interval=1",
         "data.rollout.validation={easy: {class_path: relax_lightning.data.digits.ReversedDigits,"
-        " init_args: {size: 9, max_digits: 2}, n_samples_per_prompt: 3, sampling: {temperature: 0, max_new_tokens: 3}}}",
+        " init_args: {size: 9, max_digits: 2}, n_samples_per_prompt: 3,"
+        " sampling: {temperature: 0, max_new_tokens: 3}}}",
     ),
     "tied": ("model.actor.architecture.tie_word_embeddings=true",),
 }

@@ -9,7 +9,8 @@ UNTIMED = ("phase/", "perf/", "memory/")
 KEYS = (
     "trainer.max_steps=6",
     "trainer.val_check_interval=2",
-    "data.rollout.validation={mine: {class_path: relax_lightning.data.digits.ReversedDigits, init_args: {size: 5, seed: 3}}}",
+    "data.rollout.validation={mine: {class_path: relax_lightning.data.digits.ReversedDigits,"
+    " init_args: {size: 5, seed: 3}}}",
 )
 
 
