@@ -136,8 +136,8 @@ def read_folders(actor_folder: Path, critic_root: Path | None) -> dict[str, Path
             )
     if not were_saved_together(actor_folder, critic_folder):
         raise ValueError(
-            f"wanted two halves of one checkpoint, got {actor_folder} and {critic_folder}, which were not saved together; "
-            "give --ckpt_path another iteration"
+            f"wanted two halves of one checkpoint, got {actor_folder} and {critic_folder}, which were not saved "
+            "together; give --ckpt_path another iteration"
         )
     return {"actor": actor_folder / "actor", "critic": critic_folder / "critic"}
 

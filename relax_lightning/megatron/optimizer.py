@@ -63,7 +63,7 @@ def build_schedule(
         end_wd=settings.weight_decay,
         wd_incr_steps=1,
         wd_incr_style="constant",
-        # A resumed run takes the rates and the length from its configuration, and only the position from the checkpoint.
+        # A resumed run takes rates and length from its configuration, and only the position from the checkpoint.
         use_checkpoint_opt_param_scheduler=False,
         override_opt_param_scheduler=True,
     )

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -32,12 +32,14 @@ class FileSystem:
         sys.addaudithook(self._hook)
 
     def _hook(self, event, args):
-        if self.folder is None or not any(
-            str(arg).startswith(str(self.folder)) for arg in args if arg is not None
-        ):
-            # Removal works relative to an open folder, so its paths are bare names.
-            if self.folder is None or event not in ("os.remove", "os.rmdir"):
-                return
+        if self.folder is None:
+            return
+        # Removal works relative to an open folder, so its paths are bare names.
+        is_inside = event in ("os.remove", "os.rmdir") or any(
+            str(arg).startswith(str(self.folder)) for arg in args
+        )
+        if not is_inside:
+            return
         is_write = event in WRITING or (event == "open" and isinstance(args[1], str) and args[1][0] in "wax")
         if is_write:
             self.left -= 1
@@ -85,7 +87,7 @@ class Run:
         found = find_latest(self.root, self.critic_root)
         if found is None:
             return None
-        number, folder = found
+        _, folder = found
         texts = {
             (path / name).read_text()
             for path in (*read_folders(folder, self.critic_root).values(), folder / "trainer")
@@ -134,7 +136,7 @@ def test_a_crash_at_any_point_leaves_a_whole_pair(
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "before", folder)
         run = Run(folder, separate, "second" if resumed else "first")
-        was_cut = file_system.cut_at(number, folder, lambda: run.save(iteration, keep_last))
+        was_cut = file_system.cut_at(number, folder, partial(run.save, iteration, keep_last))
         newest = run.newest()
         seen.add(newest)
         allowed = {"first 3", "first 6"} if resumed else {"first 6"}
@@ -170,11 +172,11 @@ def test_a_missing_half_is_one_clear_error(tmp_path):
     assert not is_complete(folder)
     with pytest.raises(
         ValueError,
-        match=r"iter_0000001 has no complete critic: wanted .*critic and .*manifest\.json; .*give a checkpoint that holds both",
+        match=r"iter_0000001 has no complete critic: wanted .*critic and .*manifest\.json; .*that holds both",
     ):
         read_folders(folder, None)
     with pytest.raises(
-        ValueError, match="wanted an iteration with actor and critic under .*, got none, although"
+        ValueError, match=r"wanted an iteration with actor and critic under .*, got none, although"
     ):
         find_latest(run.root)
 

@@ -1,4 +1,4 @@
-"""Callbacks for tests: one that records a run, and some that disturb it. Configured by `class_path`, as a user's are."""
+"""Callbacks for tests: one records a run, others disturb it. Configured by `class_path`, as a user's own are."""
 
 from __future__ import annotations
 

@@ -111,6 +111,6 @@ def test_a_checkpoint_with_one_half_is_refused(refused, copy):
 def test_saving_under_another_name_is_refused(fit, tmp_path):
     run = fit(tmp_path, "trainer.max_steps=1")
     with pytest.raises(
-        ValueError, match="wanted a checkpoint path that ends in iter_0000012 or alike, got .*best"
+        ValueError, match=r"wanted a checkpoint path that ends in iter_0000012 or alike, got .*best"
     ):
         run.trainer.strategy.save_checkpoint({}, tmp_path / "best")
