@@ -104,3 +104,8 @@ def _listed(callbacks: Disturbances) -> str:
     entries = [{"class_path": "recorder.Recorder"}]
     entries += [{"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks]
     return f"trainer.callbacks={entries}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """LightningCLI warns when the process has arguments of its own, as pytest's has."""
+    config.addinivalue_line("filterwarnings", "ignore:LightningCLI's args parameter:UserWarning")
