@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,14 @@ KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 
 @pytest.fixture(scope="session")
-def process_group() -> Iterator[None]:
+def process_group() -> None:
     """Megatron's groups of one rank, for tests of models without a Trainer."""
     import torch
 
     from relax_lightning.config import ParallelConfig
-    from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+    from relax_lightning.megatron.groups import initialize_groups
 
     initialize_groups(ParallelConfig(), torch.device("cpu"), seed=0)
-    yield
-    destroy_groups()
 
 
 @pytest.fixture(scope="session")

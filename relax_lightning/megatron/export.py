@@ -15,7 +15,7 @@ from relax_lightning.config.checkpoints import read_manifest
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.architecture import hugging_face_config
 from relax_lightning.megatron.checkpoint import load_model_weights
-from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.hugging_face import hugging_face_tensors
 from relax_lightning.megatron.model import build_model, transformer_config
 
@@ -52,13 +52,10 @@ def export_checkpoint(checkpoint: Path, directory: Path) -> None:
 def _read_tensors(folder: Path, architecture: ArchitectureConfig, dtype: str) -> dict[str, torch.Tensor]:
     cpu, parallel = torch.device("cpu"), ParallelConfig()
     initialize_groups(parallel, cpu, seed=0)
-    try:
-        config = transformer_config(architecture, parallel, getattr(torch, dtype), recompute=None)
-        built = build_model(architecture, config, cpu)
-        load_model_weights(built, folder)
-        return {name: tensor.clone() for name, tensor in hugging_face_tensors(built)}
-    finally:
-        destroy_groups()
+    config = transformer_config(architecture, parallel, getattr(torch, dtype), recompute=None)
+    built = build_model(architecture, config, cpu)
+    load_model_weights(built, folder)
+    return {name: tensor.clone() for name, tensor in hugging_face_tensors(built)}
 
 
 def _copy_companions(source: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 
@@ -17,11 +18,15 @@ from relax_lightning.megatron.cpu import cuda_stand_in
 def initialize_groups(parallel: ParallelConfig, device: torch.device, seed: int) -> None:
     """Join the default process group (alone, when no launcher set one up) and make Megatron's groups.
 
+    They last as long as the process: a second Trainer takes them as they are, for torch never ends all the threads of
+    a group that was destroyed.
+
     Raises:
         RuntimeError: Groups of other parallel sizes already exist in this process.
     """
     if not dist.is_initialized():
         _initialize_default_group(device)
+        atexit.register(destroy_groups)
     sizes = (parallel.tensor, parallel.pipeline, parallel.context)
     if parallel_state.model_parallel_is_initialized():
         have = (
@@ -36,6 +41,7 @@ def initialize_groups(parallel: ParallelConfig, device: torch.device, seed: int)
             tensor_model_parallel_size=parallel.tensor,
             pipeline_model_parallel_size=parallel.pipeline,
             context_parallel_size=parallel.context,
+            create_gloo_process_groups=False,
         )
     with cuda_stand_in():
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)

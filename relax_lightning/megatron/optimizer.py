@@ -42,7 +42,7 @@ def build_optimizer(
         use_distributed_optimizer=optimizer.distributed,
     )
     with cuda_stand_in():
-        built = get_megatron_optimizer(megatron_config, [model])
+        built = get_megatron_optimizer(megatron_config, [model], use_gloo_process_groups=False)
     _allocate_moments(built)
     return built
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
-from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.strategies.pair import PairedCheckpoints
 
 OUT_OF_MEMORY = (
@@ -130,11 +130,6 @@ class ColocateStrategy(ParallelStrategy):
 
     def model_to_device(self) -> None:
         """Nothing: the roles live where they were built, and the module has no parameters of its own."""
-
-    def teardown(self) -> None:
-        """Leave the process groups."""
-        super().teardown()
-        destroy_groups()
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
 from relax_lightning.megatron.architecture import read_architecture
-from relax_lightning.megatron.groups import destroy_groups, initialize_groups
+from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 
@@ -75,7 +75,9 @@ def tokens_a_second(generate: Generate, num_sequences: int) -> float:
 def compare(ours: Generate, theirs: Generate, num_sequences: int, rounds: int) -> str:
     """A table row: median speeds, and the median of the ratios of neighboring calls."""
     ours(num_sequences), theirs(num_sequences)
-    pairs = [(tokens_a_second(ours, num_sequences), tokens_a_second(theirs, num_sequences)) for _ in range(rounds)]
+    pairs = [
+        (tokens_a_second(ours, num_sequences), tokens_a_second(theirs, num_sequences)) for _ in range(rounds)
+    ]
     a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratios = [one / other for one, other in pairs]
     low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
@@ -84,7 +86,9 @@ def compare(ours: Generate, theirs: Generate, num_sequences: int, rounds: int) -
 
 def main() -> None:
     """Measure and print two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
@@ -111,13 +115,14 @@ def main() -> None:
         (f"{options.tokens} new tokens each", True, options.tokens),
         (f"sequences end of themselves, at most {4 * options.tokens} tokens", False, 4 * options.tokens),
     ):
-        print(f"{title}\n\n| sequences | engine, tokens/s | transformers, tokens/s | ratio |\n|---|---|---|---|")
+        print(
+            f"{title}\n\n| sequences | engine, tokens/s | transformers, tokens/s | ratio |\n|---|---|---|---|"
+        )
         ours = with_engine(engine, prompt, num_tokens, is_fixed)
         theirs = with_transformers(model, prompt, tokenizer.eos_token_id, num_tokens, is_fixed)
         for num_sequences in (1, 8, 64):
             print(compare(ours, theirs, num_sequences, options.rounds), flush=True)
         print()
-    destroy_groups()
 
 
 if __name__ == "__main__":
