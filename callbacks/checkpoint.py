@@ -52,9 +52,9 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self._root = str(_strategy(trainer).checkpoints.root)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save at a clean end."""
+        """Save at a clean end, and where a signal came after the iteration's own moment to save."""
         iteration = _module(pl_module).iteration
-        if self._save_last and iteration > self._last_saved:
+        if (self._save_last or trainer.should_stop) and iteration > self._last_saved:
             self._save(trainer, iteration)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

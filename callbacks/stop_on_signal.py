@@ -30,14 +30,22 @@ class StopOnSignal(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Stop training when any rank received a signal."""
-        if trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
-            trainer.should_stop = True
-            # Lightning evaluates once more before it stops: only where this iteration is due for it anyway.
-            if trainer.global_step % int(trainer.val_check_interval or 1):
-                trainer.limit_val_batches = 0
-            for logger in trainer.loggers:
-                if isinstance(logger, JournalLogger):
-                    logger.end_status = "KILLED"
+        # Lightning evaluates once more before it stops: only where this iteration is due for it anyway.
+        if self._stop(trainer) and trainer.global_step % int(trainer.val_check_interval or 1):
+            trainer.limit_val_batches = 0
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A signal that came during an evaluation needs no further iteration."""
+        self._stop(trainer)
+
+    def _stop(self, trainer: Trainer) -> bool:
+        if not trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
+            return False
+        trainer.should_stop = True
+        for logger in trainer.loggers:
+            if isinstance(logger, JournalLogger):
+                logger.end_status = "KILLED"
+        return True
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the signals back."""

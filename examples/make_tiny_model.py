@@ -8,7 +8,7 @@ from relax_lightning.data.digits import digit_tokenizer
 
 tokenizer = digit_tokenizer()
 config = Qwen3Config(
-    vocab_size=16,
+    vocab_size=12,
     hidden_size=64,
     intermediate_size=128,
     num_hidden_layers=2,

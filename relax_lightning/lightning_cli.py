@@ -180,10 +180,14 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     start = getattr(cli.trainer, subcommand)
     try:
         start(cli.model, datamodule=cli.datamodule, ckpt_path=ckpt_path)
-    except KeyboardInterrupt:
-        return 130
+    except SystemExit as error:
+        # Before training has begun there is nothing to save: Lightning leaves with its own status.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            return 130
+        raise
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    print(f"Stopped after iteration {cli.model.iteration}; resume with --ckpt_path auto", file=sys.stderr)
+    resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
+    print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
     return 128 + received

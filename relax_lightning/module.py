@@ -221,7 +221,8 @@ class PPOModule(LightningModule):
         if metrics:
             # Only the first step still sees the weights that the engine generated with.
             del metrics["actor/log_prob_abs_diff"]
-            metrics["mismatch/log_prob_abs_diff"] = log.steps[0].metrics["log_prob_abs_diff"]
+            if log.steps[0].applied:
+                metrics["mismatch/log_prob_abs_diff"] = log.steps[0].metrics["log_prob_abs_diff"]
         return metrics
 
     def _publish(self) -> None:

@@ -151,7 +151,7 @@ class StepLoss:
         """The clipped policy loss of a micro-batch, less the entropy bonus."""
         names = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs")
         mask, old_log_probs, advantages, rollout_log_probs = self._pick(rows, *names)
-        a, shared = self._algorithm, {"num_tokens": self.num_tokens}
+        a, num_tokens = self._algorithm, self.num_tokens
         weights = self._weights(mask)
         if a.importance_cap is not None:
             importance = truncated_importance_weights(
@@ -167,15 +167,14 @@ class StepLoss:
             eps_clip_high=a.eps_clip_high,
             eps_clip_c=a.eps_clip_c,
             weights=weights,
-            **shared,
+            num_tokens=num_tokens,
         )
         if a.entropy_coef:
-            loss = loss - a.entropy_coef * aggregate(
-                outputs.entropy, mask, weights=self._weights(mask), **shared
-            )
-        metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, **shared)
+            bonus = aggregate(outputs.entropy, mask, weights=self._weights(mask), num_tokens=num_tokens)
+            loss = loss - a.entropy_coef * bonus
+        metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, num_tokens=num_tokens)
         difference = (outputs.log_probs.detach() - rollout_log_probs).abs()
-        metrics["log_prob_abs_diff"] = aggregate(difference, mask, **shared)
+        metrics["log_prob_abs_diff"] = aggregate(difference, mask, num_tokens=num_tokens)
         return loss, metrics
 
 

@@ -10,17 +10,20 @@ DIGITS = "0123456789"
 
 
 def digit_tokenizer() -> Any:
-    """A transformers tokenizer of ten digits, `=`, and the end of the sequence: one token a character."""
+    """A transformers tokenizer of ten digits, `=`, and the end of the sequence: one token a character.
+
+    There is no other token: one that decodes to nothing would be a way around the end of the sequence.
+    """
     from tokenizers import Regex, Tokenizer, decoders
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "=", *DIGITS])}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))
+    vocabulary = {token: i for i, token in enumerate(["<eos>", "=", *DIGITS])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<eos>"))
     tokenizer.pre_tokenizer = Split(Regex("."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
     fast.clean_up_tokenization_spaces = False
     return fast
 

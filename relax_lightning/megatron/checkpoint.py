@@ -59,7 +59,7 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
     with cuda_stand_in(), torch.no_grad(), _quiet():
         model = role.model.sharded_state_dict()
         optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=_metadata())
-        loaded = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
+        loaded: Any = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
         # Megatron's schedule adds the saved steps to its own.
@@ -77,7 +77,7 @@ def load_model_weights(model: PolicyModel, directory: str | Path) -> None:
     """
     path = _checked(directory)
     with cuda_stand_in(), torch.no_grad(), _quiet():
-        loaded = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(path))
+        loaded: Any = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(path))
         model.load_state_dict(loaded["model"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -118,7 +119,8 @@ def _to_megatron(model: PolicyModel, name: str, source: Callable[[str], Tensor])
 
 def _layer_prefix(model: PolicyModel, name: str) -> tuple[str, str]:
     _, _, index, rest = name.split(".", 3)
-    offset = model.decoder.layers[0].layer_number - 1
+    first: Any = model.decoder.layers[0]
+    offset = first.layer_number - 1
     return f"model.layers.{int(index) + offset}.", rest
 
 

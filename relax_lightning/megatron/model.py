@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -140,7 +140,7 @@ def transformer_config(
         pipeline_model_parallel_size=parallel.pipeline,
         context_parallel_size=parallel.context,
         sequence_parallel=parallel.sequence,
-        recompute_granularity=recompute,
+        recompute_granularity=cast(Any, recompute),
         recompute_method="uniform" if recompute == "full" else None,
         recompute_num_layers=1 if recompute == "full" else None,
         # Our losses are already divided by the tokens of the whole optimizer step: Megatron must only add.

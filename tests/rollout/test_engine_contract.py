@@ -65,7 +65,9 @@ def engine(request: pytest.FixtureRequest, actor: Actor) -> Any:
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     draw = np.random.default_rng(0)
-    distinct = [draw.integers(1, VOCABULARY, n).tolist() for n in (3, 12, 1, 7, 7, 20, 2, 5, 9, 4, 30, 6, 8, 3, 15, 2)]
+    distinct = [
+        draw.integers(1, VOCABULARY, n).tolist() for n in (3, 12, 1, 7, 7, 20, 2, 5, 9, 4, 30, 6, 8, 3, 15, 2)
+    ]
     return [prompt for prompt in distinct for _ in range(4)]
 
 
@@ -151,7 +153,9 @@ def test_a_draw_depends_on_seed_sample_and_position_only(
     ids = list(range(100, 100 + len(prompts)))
     whole = engine.generate(prompts, ids, settings, seed=5)
     assert engine.generate(prompts, ids, settings, seed=5) == whole
-    assert [g.token_ids for g in engine.generate(prompts, ids, settings, seed=6)] != [g.token_ids for g in whole]
+    assert [g.token_ids for g in engine.generate(prompts, ids, settings, seed=6)] != [
+        g.token_ids for g in whole
+    ]
     order = np.random.default_rng(1).permutation(len(prompts)).tolist()
     shuffled = engine.generate([prompts[i] for i in order], [ids[i] for i in order], settings, seed=5)
     parts = [shuffled[order.index(i)] for i in range(len(prompts))]
@@ -200,7 +204,9 @@ def test_samples_follow_the_distribution(engine: RolloutEngine, actor: Actor) ->
 def test_what_ends_a_response(engine: RolloutEngine, prompts: list[list[int]]) -> None:
     free = generate(engine, prompts, ignore_eos=True, temperature=1.0)
     assert all(len(g.token_ids) == 12 and g.finish_reason == "length" for g in free)
-    stop_token = max(set(t for g in free for t in g.token_ids[1:-1]), key=lambda t: sum(t in g.token_ids for g in free))
+    stop_token = max(
+        {t for g in free for t in g.token_ids[1:-1]}, key=lambda t: sum(t in g.token_ids for g in free)
+    )
     stopped = generate(engine, prompts, ignore_eos=True, stop_token_ids=[stop_token])
     text = Letters().decode
     pair = next(text(g.token_ids[4:6]) for g in free)
@@ -224,7 +230,10 @@ def test_the_context_ends_a_response_and_a_full_one_is_refused(engine: RolloutEn
     nearly = engine.generate([[1] * 125], [0], SamplingConfig(max_new_tokens=50, ignore_eos=True), seed=0)[0]
     assert len(nearly.token_ids) == 3
     assert nearly.finish_reason == "length"
-    for prompt, message in (([], "prompt 1 is empty"), ([1] * 128, "prompt 1 has 128 tokens, .* context of 128")):
+    for prompt, message in (
+        ([], "prompt 1 is empty"),
+        ([1] * 128, "prompt 1 has 128 tokens, .* context of 128"),
+    ):
         with pytest.raises(ValueError, match=message):
             engine.generate([[1, 2], prompt], [0, 1], SamplingConfig(), seed=0)
 
