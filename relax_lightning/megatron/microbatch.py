@@ -48,28 +48,33 @@ def pack(
         device: Where the packed tensors go.
         feed_last: Also feed the last response token, for the value of the state after it.
     """
-    prompts = rollouts.prompt_lengths[list(rows)].tolist()
-    responses = rollouts.response_lengths[list(rows)].tolist()
-    assert min(responses) > 0, "samples without a response are left out before packing"
-    tail = 0 if feed_last else 1
-    lengths = tuple(p + r - tail for p, r in zip(prompts, responses, strict=True))
-    tokens, states, targets, cells, final, start = [], [], [], [], [], 0
+    index = torch.tensor(rows)
+    prompts, responses = rollouts.prompt_lengths[index], rollouts.response_lengths[index]
+    assert int(responses.min()) > 0, "samples without a response are left out before packing"
+    lengths = prompts + responses - (0 if feed_last else 1)
+    layout = SequenceLayout(lengths=tuple(lengths.tolist()), device=device)
+    # Row and position of each packed token, and of each response token in [rows, response].
+    sequences = torch.repeat_interleave(torch.arange(len(index)), lengths)
+    starts = lengths.cumsum(0) - lengths
+    positions = torch.arange(len(sequences)) - starts[sequences]
     width = int(rollouts.response_tokens.shape[1])
-    for index, (row, p, r) in enumerate(zip(rows, prompts, responses, strict=True)):
-        response = rollouts.response_tokens[row, :r]
-        tokens += [rollouts.prompt_tokens[row, :p], response[: r - tail]]
-        targets.append(response)
-        states.append(torch.arange(start + p - 1, start + p - 1 + r))
-        cells.append(torch.arange(index * width, index * width + r))
-        final.append(start + p + r - 1)
-        start += lengths[index]
+    kept = torch.arange(width)[None] < responses[:, None]
+    cell_rows, cell_positions = kept.nonzero(as_tuple=True)
     return Microbatch(
         rows=tuple(rows),
-        tokens=torch.cat(tokens).to(device),
-        layout=SequenceLayout(lengths=lengths, device=device),
-        states=torch.cat(states).to(device),
-        targets=torch.cat(targets).to(device),
-        cells=torch.cat(cells).to(device),
+        tokens=_tokens_at(rollouts, index[sequences], positions).to(device),
+        layout=layout,
+        states=((starts + prompts - 1)[cell_rows] + cell_positions).to(device),
+        targets=rollouts.response_tokens[index][kept].to(device),
+        cells=(cell_rows * width + cell_positions).to(device),
         width=width,
-        final_states=torch.tensor(final, device=device) if feed_last else None,
+        final_states=(starts + lengths - 1).to(device) if feed_last else None,
     )
+
+
+def _tokens_at(rollouts: Rollouts, rows: Tensor, positions: Tensor) -> Tensor:
+    """Tokens of prompt and response read as one sequence; `rows` and `positions` [tokens] int64."""
+    prompts = rollouts.prompt_lengths[rows]
+    of_prompt = rollouts.prompt_tokens[rows, positions.clamp(max=rollouts.prompt_tokens.shape[1] - 1)]
+    of_response = rollouts.response_tokens[rows, (positions - prompts).clamp(min=0)]
+    return torch.where(positions < prompts, of_prompt, of_response)
