@@ -71,7 +71,9 @@ def assert_loads_and_has_moved(exported: Path, original: Path) -> None:
     trained: Any = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
     untrained: Any = AutoModelForCausalLM.from_pretrained(original, dtype=torch.float32)
     question = [{"role": "user", "content": "What is 3 + 4?"}]
-    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    prompt = tokenizer.apply_chat_template(
+        question, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     answer = trained.generate(**prompt, max_new_tokens=16, do_sample=False)
     assert "7" in tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :])
     before, after = dict(untrained.named_parameters()), dict(trained.named_parameters())
