@@ -10,6 +10,7 @@ _LOGGERS = (
     "megatron",
     "torch.utils.cpp_extension",
     "lightning.pytorch.utilities.rank_zero",
+    "lightning.pytorch.accelerators.cuda",
     "lightning.fabric.utilities.seed",
 )
 

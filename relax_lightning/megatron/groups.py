@@ -56,13 +56,15 @@ def destroy_groups() -> None:
 
 
 def _initialize_default_group(device: torch.device) -> None:
-    if device.type == "cuda":
+    is_gpu = device.type == "cuda"
+    if is_gpu:
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend, device_id = ("nccl", device) if is_gpu else ("gloo", None)
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, device_id=device_id)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group(backend, init_method=address, rank=0, world_size=1, device_id=device_id)

@@ -15,6 +15,8 @@ from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRe
 from relax_lightning.rewards.worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
+_AHEAD = 32
+"""Samples a worker may have at a time."""
 
 
 class RewardWorkers:
@@ -39,7 +41,7 @@ class RewardWorkers:
         try:
             self._workers = [WorkerProcess(self._config) for _ in range(self._config.num_workers)]
             while not all(worker.is_loaded for worker in self._workers):
-                self._listen({})
+                self._listen({}, deque())
         except BaseException:
             self.close()
             raise
@@ -70,44 +72,60 @@ class RewardWorkers:
         try:
             while len(outcomes) < len(requests):
                 self._hand_out(pending)
-                self._listen(outcomes)
+                self._listen(outcomes, pending)
         finally:
-            self._replace([worker for worker in self._workers if worker.request is not None])
+            self._replace([worker for worker in self._workers if worker.given], pending)
         return self._settle([outcomes[position] for position in range(len(requests))])
 
     def _hand_out(self, pending: deque[tuple[int, RewardRequest]]) -> None:
-        self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended])
-        for worker in self._workers:
-            if pending and worker.is_idle:
-                worker.give(*pending.popleft())
+        self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended], pending)
+        # Fewer are sent ahead towards the end, so that no worker is left with a queue when the others are done.
+        ahead = min(_AHEAD, max(1, len(pending) // (2 * len(self._workers))))
+        while pending and (free := [worker for worker in self._workers if worker.has_room(ahead)]):
+            min(free, key=lambda worker: len(worker.given)).give(*pending.popleft())
 
-    def _listen(self, outcomes: dict[int, RewardOutcome]) -> None:
+    def _listen(self, outcomes: dict[int, RewardOutcome], pending: deque[tuple[int, RewardRequest]]) -> None:
         """Wait for the next word from any worker, or for the next one whose time is over."""
         waiting = [worker for worker in self._workers if not worker.is_idle]
         soonest = min(worker.deadline for worker in waiting)
         ready = wait([worker.connection for worker in waiting], timeout=max(0.0, soonest - time.monotonic()))
         for worker in waiting:
             if worker.connection in ready:
-                self._hear(worker, outcomes)
+                self._hear(worker, outcomes, pending)
             elif worker.deadline <= time.monotonic():
-                self._end_late(worker, outcomes)
+                self._end_late(worker, outcomes, pending)
 
-    def _hear(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
-        if worker.is_loaded:
-            outcomes[worker.position] = worker.take()
-            if worker.request is not None:
-                self._replace([worker])
-        elif (problem := worker.finish_loading()) is not None:
-            raise ValueError(f"data.rollout.reward: {problem}")
+    def _hear(
+        self,
+        worker: WorkerProcess,
+        outcomes: dict[int, RewardOutcome],
+        pending: deque[tuple[int, RewardRequest]],
+    ) -> None:
+        if not worker.is_loaded:
+            if (problem := worker.finish_loading()) is not None:
+                raise ValueError(f"data.rollout.reward: {problem}")
+            return
+        is_alive = True
+        while is_alive and worker.given and worker.connection.poll():
+            position, outcomes[position], is_alive = worker.take()
+        if not is_alive:
+            self._replace([worker], pending)
 
-    def _end_late(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
+    def _end_late(
+        self,
+        worker: WorkerProcess,
+        outcomes: dict[int, RewardOutcome],
+        pending: deque[tuple[int, RewardRequest]],
+    ) -> None:
         if not worker.is_loaded:
             raise ValueError("data.rollout.reward: the reward took too long to import and build")
-        outcomes[worker.position] = worker.give_up()
-        self._replace([worker])
+        position, outcomes[position] = worker.give_up()
+        self._replace([worker], pending)
 
-    def _replace(self, workers: list[WorkerProcess]) -> None:
+    def _replace(self, workers: list[WorkerProcess], pending: deque[tuple[int, RewardRequest]]) -> None:
+        """Close workers and start others; what was sent ahead to a closed one is given out again."""
         for worker in workers:
+            pending.extendleft(reversed(worker.given))
             worker.close()
             self._workers[self._workers.index(worker)] = WorkerProcess(self._config)
 
