@@ -53,6 +53,8 @@ class ReversedDigits(Sequence[dict[str, Any]]):
 
 
 def matching_places(prompt: str, response: str, label: Any, metadata: dict[str, Any]) -> float:
-    """Share of places that hold the right character, of the longer of response and label: 1 only when equal."""
+    """1 for the right answer; else half the share of right places, of the longer of response and label."""
+    if response == label:
+        return 1.0
     matches = sum(a == b for a, b in zip(response, label, strict=False))
-    return matches / max(len(response), len(label))
+    return 0.5 * matches / max(len(response), len(label))

@@ -66,7 +66,9 @@ class WorkerProcess:
 
         What is sent ahead has to fit into the pipe: a send that waits for a hung worker would wait for ever.
         """
-        return self.is_idle or (self.is_loaded and len(self.given) < ahead and sum(self._sizes) < _AHEAD_BYTES)
+        return self.is_idle or (
+            self.is_loaded and len(self.given) < ahead and sum(self._sizes) < _AHEAD_BYTES
+        )
 
     @property
     def has_ended(self) -> bool:
