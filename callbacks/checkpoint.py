@@ -30,7 +30,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self._save_last = save_last
         self._last_saved = 0
         self._newest: Path | None = None
-        self._root: str | None = None
+        self._has_begun = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -41,15 +41,15 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
             self._save(trainer, iteration)
 
     @property
-    def dirpath(self) -> str | None:
-        """Where the checkpoints are; None before training."""
-        return self._root
+    def newest_folder(self) -> Path | None:
+        """The last checkpoint of the run, or the one that it was resumed from; None without."""
+        return self._newest
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed run need not save again what it was loaded from."""
         self._last_saved = _module(pl_module).iteration
         self._newest = Path(trainer.ckpt_path) if trainer.ckpt_path else None
-        self._root = str(_strategy(trainer).checkpoints.root)
+        self._has_begun = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save at a clean end, and where a signal came after the iteration's own moment to save."""
@@ -59,7 +59,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save nothing, for the pair may be inconsistent; say where to resume."""
-        if not trainer.is_global_zero or self._root is None:
+        if not trainer.is_global_zero or not self._has_begun:
             return
         where = (
             "there is no checkpoint yet"

@@ -95,7 +95,8 @@ class MetricLogger(PPOCallback):
         """Close the screen and print what came out and where it is."""
         self._progress.stop()
         if trainer.is_global_zero:
-            checkpoints = getattr(trainer.checkpoint_callback, "dirpath", None)
+            saved = [getattr(c, "newest_folder", None) for c in trainer.checkpoint_callbacks]
+            checkpoints = next((str(folder) for folder in saved if folder is not None), None)
             print(self._summary.text(Path(trainer.default_root_dir), checkpoints, _loggers(trainer)))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

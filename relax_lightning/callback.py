@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,13 @@ class HookDispatcher:
         """Product of all callbacks' factors."""
         scale = 1.0
         for callback in self._callbacks:
-            scale *= callback.lr_scale(self._trainer, self._module, role, step)
+            answer = callback.lr_scale(self._trainer, self._module, role, step)
+            if not 0 <= answer < math.inf:
+                name = type(callback).__name__
+                raise ValueError(
+                    f"{name}.lr_scale({role!r}, {step}): wanted a factor of at least 0, got {answer}"
+                )
+            scale *= answer
         return scale
 
 

@@ -85,10 +85,23 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(f"{error}; see relax-lightning --help", status=2)
     except ConfigurationError as error:
         return _fail_with(error.problems, "the configuration")
-    except ValueError as error:
-        if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1":
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, as in `fit --help | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, RuntimeError) as error:
+        if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1" or not _is_ours(error):
             raise
-        return _fail(" ".join(str(error).split()))
+        return _fail("\n".join([str(error), *getattr(error, "__notes__", [])]))
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether our own code raised it, knowing what to say; what others raise keeps its traceback."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    file = "" if frame is None else frame.tb_frame.f_code.co_filename
+    return Path(file).resolve().is_relative_to(Path(__file__).resolve().parent)
 
 
 def parse(words: list[str]) -> Arguments:

@@ -28,6 +28,12 @@ from relax_lightning.config.files import context_tokens, plain_checkpoint, whole
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
+from relax_lightning.preflight import (  # noqa: E402
+    check_callbacks,
+    check_same_model,
+    iterations_done,
+    put_aside_earlier_checkpoints,
+)
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
 from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
@@ -52,7 +58,7 @@ class RelaxLightningCLI(LightningCLI):
     """
 
     def __init__(self, config: Config, ckpt_path: str | None, subcommand: str) -> None:
-        self._config = config
+        self.run_config = self._config = config
         self._subcommand = subcommand
         self._manifest = (read_manifest(ckpt_path) or {}) if ckpt_path else {}
         self._loaded = None if ckpt_path else plain_checkpoint(config)
@@ -153,6 +159,24 @@ class RelaxLightningCLI(LightningCLI):
         return MLflowLogger(folder, resume_run_id=resumed, **settings)
 
 
+def _write_config(folder: Path, config: Config, subcommand: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if subcommand == "fit":
+            (folder / "config.yaml").write_text(to_yaml(config))
+    except OSError as error:
+        raise ValueError(f"trainer.default_root_dir: {folder} cannot be written: {error}") from error
+
+
+def _describe_run(cli: RelaxLightningCLI, logger: JournalLogger, folder: Path) -> None:
+    logger.log_hyperparams(to_dict(cli.run_config))
+    if isinstance(logger, MLflowLogger) and (folder / "config.yaml").is_file():
+        logger.log_artifact(folder / "config.yaml")
+    strategy = cli.trainer.strategy
+    assert isinstance(strategy, ColocateStrategy)
+    strategy.manifest["run_key"] = logger.run_key
+
+
 def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     """Train or validate.
 
@@ -164,19 +188,24 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     Returns:
         The exit status: 0, or 128 + the signal that ended training.
     """
-    folder = Path(config.trainer.default_root_dir).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(to_yaml(config))
     ckpt_path = ckpt_path or whole_checkpoint(config)
+    check_callbacks(config.trainer.callbacks)
+    if ckpt_path is not None:
+        check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
+    if subcommand == "fit":
+        done = iterations_done(config, ckpt_path)
+        if 0 < config.trainer.max_steps <= done:
+            print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+            return 0
+        if done == 0:
+            put_aside_earlier_checkpoints(config)
+    folder = Path(config.trainer.default_root_dir).absolute()
+    _write_config(folder, config, subcommand)
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)
-    logger = cli.trainer.logger
-    assert isinstance(logger, JournalLogger)
-    logger.log_hyperparams(to_dict(config))
-    if isinstance(logger, MLflowLogger):
-        logger.log_artifact(folder / "config.yaml")
-    strategy = cli.trainer.strategy
-    assert isinstance(strategy, ColocateStrategy)
-    strategy.manifest["run_key"] = logger.run_key
+    for logger in cli.trainer.loggers:
+        # `fast_dev_run` replaces the loggers by one that keeps nothing.
+        if isinstance(logger, JournalLogger):
+            _describe_run(cli, logger, folder)
     start = getattr(cli.trainer, subcommand)
     try:
         start(cli.model, datamodule=cli.datamodule, ckpt_path=ckpt_path)

@@ -19,7 +19,8 @@ from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
 from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
 from relax_lightning.data.ppo import PPODataModule
-from relax_lightning.megatron.build import build_roles, describe_model
+from relax_lightning.data.rollout import Scores
+from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
 from relax_lightning.megatron.role import Actor, Critic, StepResult
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.updates import Batching, FiniteGuard, StepLog, run_steps
@@ -101,6 +102,7 @@ class PPOModule(LightningModule):
         if getattr(self, "actor", None) is not None:
             return
         strategy = self._strategy
+        self._check_vocabulary()
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
@@ -113,6 +115,15 @@ class PPOModule(LightningModule):
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
         self._data.rollout.engine.attach(self.actor, self._data.rollout.tokenizer)
 
+    def _check_vocabulary(self) -> None:
+        vocabulary, tokenizer = architecture_of(self.config).vocab_size, self._data.rollout.tokenizer
+        num_tokens = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
+        if num_tokens > vocabulary:
+            raise ValueError(
+                f"model.actor: the tokenizer has {num_tokens} tokens, the model's vocabulary {vocabulary}; "
+                "raise vocab_size or give the model's own tokenizer"
+            )
+
     def _num_steps(self) -> tuple[int, int]:
         """Optimizer steps of actor and critic over the whole training, for their learning-rate decay."""
         samples = self._data.rollout.samples_per_iteration
@@ -120,7 +131,9 @@ class PPOModule(LightningModule):
         iterations = self.iteration_offset + max(self.trainer.max_steps, 1)
         algorithm = self.config.algorithm
         critic = iterations * per_pass * (algorithm.num_critic_epochs or algorithm.num_ppo_epochs)
-        trained = sum(self.hooks.should_update_actor(iteration) for iteration in range(1, iterations + 1))
+        trained = iterations
+        if self.config.actor.optimizer.decay != "constant":
+            trained = sum(self.hooks.should_update_actor(iteration) for iteration in range(1, iterations + 1))
         return max(trained, 1) * per_pass * algorithm.num_ppo_epochs, critic
 
     @property
@@ -172,7 +185,7 @@ class PPOModule(LightningModule):
                 metrics |= self._learn_actor(experience)
             self._publish()
         self._tick()
-        metrics |= self._data.rollout.metrics(rollouts)
+        metrics |= Scores.of(rollouts).metrics()
         metrics |= self._strategy.phase_metrics
         num_tokens = int(rollouts.prompt_lengths.sum() + rollouts.response_lengths.sum())
         metrics["perf/tokens_per_second"] = num_tokens / (perf_counter() - start)
@@ -255,9 +268,19 @@ class PPOModule(LightningModule):
 
     def validation_step(self, prompts: Prompts, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Generate and score one batch of a validation set."""
-        name, metrics = self._data.rollout.evaluate(prompts, dataloader_idx)
-        values = {f"val/{name}/{key}": value for key, value in metrics.items()}
-        self.log_dict(values, batch_size=len(prompts), logger=False, add_dataloader_idx=False)
+        name, scores = self._data.rollout.evaluate(prompts, dataloader_idx)
+        self._evaluated.setdefault(name, []).append(scores)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the evaluation before."""
+        self._evaluated: dict[str, list[Scores]] = {}
+
+    def on_validation_epoch_end(self) -> None:
+        """Statistics over all samples of each set, for a mean of batches would weigh them wrongly."""
+        for name, parts in self._evaluated.items():
+            metrics = Scores.joined(parts).metrics()
+            named = {f"val/{name}/{key.replace('/', '_')}": value for key, value in metrics.items()}
+            self.log_dict(named, logger=False)
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 

@@ -58,9 +58,20 @@ class ArchitectureConfig:
             at_least(
                 self, 1, "ffn_hidden_size", "num_query_groups", "kv_channels", "max_position_embeddings"
             ),
-            above(self, 0, "rope_theta"),
+            above(self, 0, "rope_theta", "rope_scaling_factor", "norm_epsilon"),
             self._heads_that_do_not_divide(),
+            self._no_family(),
         )
+
+    def _no_family(self) -> list[Fault]:
+        """What no model of the Llama, Qwen2 or Qwen3 families is, so that it could not be exported."""
+        faults, size = [], self.kv_channels
+        if self.qkv_bias and self.qk_layernorm:
+            change = "leave one of the two out"
+            faults.append(Fault("qkv_bias", fault("false with qk_layernorm: true", True, change)))
+        if size is not None and size % 2:
+            faults.append(Fault("kv_channels", fault("an even number, for rotary pairs", size, "change it")))
+        return faults
 
     def _heads_that_do_not_divide(self) -> list[Fault]:
         faults, heads, groups = [], self.num_attention_heads, self.num_query_groups

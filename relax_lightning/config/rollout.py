@@ -27,6 +27,9 @@ class SamplingConfig:
             half_open(self, 0, 1, "top_p"),
             at_least(self, 1, "max_new_tokens"),
             self._bad_top_k(),
+            [Fault("stop", fault("strings that are not empty", "", "leave it out"))]
+            if "" in self.stop
+            else [],
         )
 
     def _bad_top_k(self) -> list[Fault]:

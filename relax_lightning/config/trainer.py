@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from relax_lightning.config.faults import Fault, at_least, fault, refuse
+from relax_lightning.config.faults import Fault, at_least, fault, one_of, refuse
 from relax_lightning.config.keys import key
 
 
@@ -29,12 +29,20 @@ class TrainerConfig:
             at_least(self, -1, "max_steps", "num_sanity_val_steps"),
             at_least(self, 1, "val_check_interval", "log_every_n_steps"),
             at_least(self, 0, "limit_val_batches"),
+            one_of(self, ("simple", "advanced", "pytorch"), "profiler"),
+            self._share_of_batches(),
             [
                 found
                 for n, entry in enumerate(self.callbacks)
                 for found in class_path_faults(f"callbacks.{n}", entry)
             ],
         )
+
+    def _share_of_batches(self) -> list[Fault]:
+        value = self.limit_val_batches
+        if not isinstance(value, float) or value <= 1:
+            return []
+        return [Fault("limit_val_batches", fault("a whole number, or a share up to 1.0", value, "change it"))]
 
 
 def class_path_faults(name: str, entry: Any) -> list[Fault]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,38 @@ from relax_lightning.rewards.workers import RewardWorkers
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 
 ENGINES = {"MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine"}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the statistics of generation need of each sample, all [samples] float64."""
+
+    rewards: Tensor
+    lengths: Tensor
+    truncated: Tensor
+    untrainable: Tensor
+
+    @classmethod
+    def of(cls, rollouts: Rollouts) -> Scores:
+        """The scores of a round of generation."""
+        untrainable = ~rollouts.response_mask.any(1)
+        columns = (rollouts.rewards, rollouts.response_lengths, rollouts.truncated, untrainable)
+        return cls(*(column.double() for column in columns))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        """Several rounds as one."""
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def metrics(self) -> dict[str, float]:
+        """Reward and response statistics."""
+        return {
+            "reward/mean": float(self.rewards.mean()),
+            "reward/std": float(self.rewards.std()) if len(self.rewards) > 1 else 0.0,
+            "response/length_mean": float(self.lengths.mean()),
+            "response/truncated_fraction": float(self.truncated.mean()),
+            "response/untrainable_fraction": float(self.untrainable.mean()),
+        }
 
 
 class RolloutDataModule(LightningDataModule):
@@ -121,8 +153,8 @@ class RolloutDataModule(LightningDataModule):
             rollouts = replace(rollouts, rewards=rollouts.rewards[order])
         return rollouts
 
-    def evaluate(self, prompts: Prompts, index: int) -> tuple[str, dict[str, float]]:
-        """Name of the validation set at `index`, and the metrics of one batch of it.
+    def evaluate(self, prompts: Prompts, index: int) -> tuple[str, Scores]:
+        """Name of the validation set at `index`, and the scores of one batch of it.
 
         The draws depend on the set and the prompt, never on the iteration.
         """
@@ -131,19 +163,7 @@ class RolloutDataModule(LightningDataModule):
         seed = mix_seed(self._seed, zlib.crc32(name.encode()))
         sampling = config.sampling or self._config.sampling
         rollouts = self._generate(prompts, sampling, config.n_samples_per_prompt, seed, f"val_{name}")
-        metrics = self.metrics(rollouts)
-        return name, {key.replace("/", "_"): value for key, value in metrics.items()}
-
-    def metrics(self, rollouts: Rollouts) -> dict[str, float]:
-        """Reward and response statistics of a round of generation."""
-        rewards, lengths = rollouts.rewards.double(), rollouts.response_lengths.double()
-        return {
-            "reward/mean": float(rewards.mean()),
-            "reward/std": float(rewards.std()) if len(rewards) > 1 else 0.0,
-            "response/length_mean": float(lengths.mean()),
-            "response/truncated_fraction": float(rollouts.truncated.double().mean()),
-            "response/untrainable_fraction": float((~rollouts.response_mask.any(1)).double().mean()),
-        }
+        return name, Scores.of(rollouts)
 
     def _generate(
         self, prompts: Prompts, sampling: SamplingConfig, num_samples: int, seed: int, dump_name: str
@@ -185,11 +205,17 @@ def _build_engine(config: EngineConfig) -> RolloutEngine:
         "data.rollout.engine.class_path", ENGINES.get(config.class_path, config.class_path)
     )
     try:
-        return engine(**config.init_args)
+        built = engine(**config.init_args)
     except TypeError as error:
         raise ValueError(
             f"data.rollout.engine.init_args: {config.class_path} does not take them: {error}"
         ) from error
+    if not isinstance(built, RolloutEngine):
+        raise ValueError(
+            f"data.rollout.engine.class_path: {config.class_path} is no RolloutEngine; "
+            "relax_lightning/rollout/engine.py lists its methods"
+        )
+    return built
 
 
 def _rollouts(

@@ -9,6 +9,14 @@ from typing import Any
 
 from relax_lightning.config import ArchitectureConfig
 
+_REQUIRED = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -25,6 +33,8 @@ def read_architecture(directory: str | Path) -> ArchitectureConfig:
     kind = c.get("model_type")
     if kind not in _CLASSES:
         raise ValueError(f"{path}: model_type {kind!r} is not supported; supported are {', '.join(_CLASSES)}")
+    if missing := [key for key in _REQUIRED if key not in c]:
+        raise ValueError(f"{path}: wanted {', '.join(missing)}, got none; give a complete config.json")
     _refuse_variants(path, c)
     heads = c["num_attention_heads"]
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}

@@ -81,9 +81,13 @@ def build_roles(
 def describe_model(config: ModelConfig, actor: Actor) -> dict[str, Any]:
     """What `export` must know to write the actor as a Hugging Face directory, as plain values."""
     source = config.actor.hf_checkpoint if config.actor.architecture is None else None
+    tokenizer = config.actor.tokenizer
+    if tokenizer is not None and Path(tokenizer).is_dir():
+        tokenizer = str(Path(tokenizer).absolute())
     return {
         "architecture": asdict(actor.architecture),
+        "distributed_optimizer": config.actor.optimizer.distributed,
         "hf_checkpoint": None if source is None else str(Path(source).absolute()),
-        "tokenizer": config.actor.tokenizer,
+        "tokenizer": tokenizer,
         "dtype": str(actor.dtype).removeprefix("torch."),
     }

@@ -70,7 +70,13 @@ def _copy_companions(source: Path, target: Path) -> None:
 
 
 def _write_companions(model: dict[str, Any], target: Path) -> None:
-    tokenizer = import_object("model.actor.tokenizer", model["tokenizer"])()
+    source = model["tokenizer"]
+    if Path(source).is_dir():
+        from transformers import AutoTokenizer
+
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    else:
+        tokenizer = import_object("model.actor.tokenizer", source)()
     special = {
         name: getattr(tokenizer, name, None) for name in ("eos_token_id", "bos_token_id", "pad_token_id")
     }

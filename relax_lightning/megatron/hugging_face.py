@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from relax_lightning.megatron.model import CriticModel, PolicyModel
@@ -30,6 +30,13 @@ _LAYER = {
 }
 
 
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; fetch the model again") from error
+
+
 class SafetensorsDirectory:
     """The tensors of a Hugging Face directory by name, read one at a time.
 
@@ -48,13 +55,13 @@ class SafetensorsDirectory:
             raise ValueError(
                 f"{self._directory} holds no model.safetensors; weights are read from safetensors only"
             )
-        with safe_open(single, framework="pt") as file:
+        with _opened(single) as file:
             self._files = dict.fromkeys(file.keys(), single.name)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._files:
             raise ValueError(f"{self._directory}: tensor {name} is missing from its safetensors")
-        with safe_open(self._directory / self._files[name], framework="pt") as file:
+        with _opened(self._directory / self._files[name]) as file:
             return file.get_tensor(name)
 
 

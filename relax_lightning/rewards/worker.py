@@ -51,7 +51,7 @@ def score(reward: Reward, request: RewardRequest) -> RewardOutcome:
             shown = repr(value) if isinstance(value, Real) else f"{type(value).__name__} {value!r:.80}"
             return RewardOutcome(request.sample_id, 0.0, f"returned {shown}, a finite number was wanted")
         return RewardOutcome(request.sample_id, float(value))
-    except Exception as error:  # noqa: BLE001 a user's reward can fail in any way
+    except (Exception, SystemExit) as error:  # noqa: BLE001 a user's reward can fail in any way
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"
         return RewardOutcome(request.sample_id, 0.0, f"raised {type(error).__name__}: {error} ({place})")

@@ -67,8 +67,8 @@ def _kept(probs: Tensor, sampling: SamplingConfig) -> Tensor:
     """[rows, vocabulary] probabilities with those that top_k and top_p leave out at 0, not renormalized."""
     vocabulary = probs.shape[-1]
     if 0 < sampling.top_k < vocabulary:
-        threshold = probs.topk(sampling.top_k, dim=-1).values[:, -1:]
-        probs = torch.where(probs >= threshold, probs, 0.0)
+        kept = probs.topk(sampling.top_k, dim=-1)
+        probs = torch.zeros_like(probs).scatter_(-1, kept.indices, kept.values)
     if sampling.top_p < 1.0:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered

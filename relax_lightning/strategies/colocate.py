@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
 
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
@@ -26,6 +28,12 @@ OUT_OF_MEMORY = (
     "cluster.resources, lower data.rollout.engine.init_args.mem_fraction_static, or raise "
     "model.{{actor,critic}}.optimizer.cpu_offload_fraction"
 )
+
+
+def _damaged(folder: Path, error: BaseException) -> ValueError:
+    return ValueError(
+        f"{folder} cannot be read ({type(error).__name__}: {error}); resume from an older iteration beside it"
+    )
 
 
 class Role(Protocol):
@@ -216,13 +224,19 @@ class ColocateStrategy(ParallelStrategy):
             )
         self._resume_folder = folder
         # Lightning's own loop and callback states hold plain Python objects, which weights_only refuses.
-        return torch.load(state, map_location="cpu", weights_only=False)
+        try:
+            return torch.load(state, map_location="cpu", weights_only=False)
+        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+            raise _damaged(folder, error) from error
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the roles of the checkpoint that `load_checkpoint` opened."""
         assert self._resume_folder is not None
         for name, folder in read_folders(self._resume_folder, self._critic_load_root).items():
-            self._roles[name].load(folder)
+            try:
+                self._roles[name].load(folder)
+            except (OSError, EOFError, RuntimeError, UnpicklingError, CheckpointException) as error:
+                raise _damaged(self._resume_folder, error) from error
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Empty: the roles are saved by themselves."""

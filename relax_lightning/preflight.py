@@ -1,0 +1,86 @@
+"""Last looks before anything is built: at what only imports can tell, and at what an earlier run left."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, callbacks
+
+from relax_lightning.config import Config, ModelConfig
+from relax_lightning.config.checkpoints import TRACKER, iteration_of, read_manifest
+from relax_lightning.config.files import plain_checkpoint
+from relax_lightning.import_path import import_object
+from relax_lightning.megatron.build import architecture_of
+
+
+def check_callbacks(entries: list[dict[str, Any]]) -> None:
+    """Import the user's callbacks and hold their arguments against their signatures.
+
+    Raises:
+        ValueError: One cannot be imported, is no callback, or does not take its `init_args`.
+    """
+    for number, entry in enumerate(entries):
+        key, path = f"trainer.callbacks.{number}.class_path", entry["class_path"]
+        # LightningCLI knows Lightning's own by their names alone.
+        found = getattr(callbacks, path, None) or import_object(key, path)
+        if not (isinstance(found, type) and issubclass(found, Callback)):
+            raise ValueError(f"{key}: wanted a class of callbacks, got {path}, which is {found!r}")
+        try:
+            inspect.signature(found).bind(**(entry.get("init_args") or {}))
+        except TypeError as error:
+            raise ValueError(
+                f"trainer.callbacks.{number}.init_args: {path} does not take them: {error}"
+            ) from error
+
+
+def check_same_model(config: ModelConfig, manifest: dict[str, Any], folder: str) -> None:
+    """Refuse to resume with another model than the checkpoint's.
+
+    Raises:
+        ValueError: Names every key that differs, with both values.
+    """
+    saved = manifest.get("model")
+    if saved is None:
+        raise ValueError(f"{folder}: its manifest describes no model; use another checkpoint")
+    ours, theirs = asdict(architecture_of(config)), saved["architecture"]
+    ours["optimizer.distributed"] = config.actor.optimizer.distributed
+    theirs = {**theirs, "optimizer.distributed": saved.get("distributed_optimizer", True)}
+    different = [
+        f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
+    ]
+    if different:
+        raise ValueError(
+            f"{folder} holds another model than model.actor describes: {'; '.join(different)}; "
+            "correct the configuration or start fresh"
+        )
+
+
+def iterations_done(config: Config, ckpt_path: str | None) -> int:
+    """Iterations that the run starts after: those of the checkpoint it resumes or loads; 0 for a fresh start."""
+    if ckpt_path is not None:
+        return int((read_manifest(ckpt_path) or {}).get("iteration") or iteration_of(ckpt_path) or 0)
+    loaded = plain_checkpoint(config)
+    return 0 if loaded is None else loaded.iteration
+
+
+def put_aside_earlier_checkpoints(config: Config) -> None:
+    """Rename the save roots that hold another run's checkpoints: a fresh run would prune them and mix with them."""
+    if config.callbacks.checkpoint is None:
+        return
+    load_roots = {
+        Path(root).absolute() for root in (config.model.actor.load, config.model.critic.load) if root
+    }
+    save_roots = {
+        Path(root).absolute() for root in (config.model.actor.save, config.model.critic.save) if root
+    }
+    for root in sorted(save_roots - load_roots):
+        if not (root / TRACKER).is_file():
+            continue
+        number = next(n for n in range(1, 10**6) if not root.with_name(f"{root.name}.{n}").exists())
+        aside = root.rename(root.with_name(f"{root.name}.{number}"))
+        print(
+            f"The checkpoints of an earlier run are now in {aside}; --ckpt_path auto would have resumed it."
+        )
