@@ -11,9 +11,8 @@ ARGS ?=
 setup:
 	@scripts/setup.sh
 
-# The digit model is too small for a second thread; on a GPU it does not matter.
 fit: setup
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/relax-lightning fit --config $(CONFIG) $(ARGS)
+	$(BIN)/relax-lightning fit --config $(CONFIG) $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
