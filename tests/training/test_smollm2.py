@@ -23,6 +23,7 @@ SMALLER = [
     "data.rollout.n_samples_per_prompt=2",
     "data.rollout.sampling.max_new_tokens=32",
     "data.rollout.train.init_args.size=64",
+    "model.algorithm.num_ppo_epochs=1",
     "trainer.limit_val_batches=0",
 ]
 
@@ -74,8 +75,11 @@ def assert_loads_and_has_moved(exported: Path, original: Path) -> None:
     prompt = tokenizer.apply_chat_template(
         question, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    answer = trained.generate(**prompt, max_new_tokens=16, do_sample=False)
-    assert "7" in tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :])
+    with torch.no_grad():
+        ours, theirs = trained(**prompt).logits, untrained(**prompt).logits
+    # A few small steps: the model is another one, and still much the same.
+    assert 0 < (ours - theirs).abs().max() < 2
+    assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.99
     before, after = dict(untrained.named_parameters()), dict(trained.named_parameters())
     assert before.keys() == after.keys()
     name = "model.layers.0.mlp.up_proj.weight"
