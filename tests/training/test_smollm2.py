@@ -23,7 +23,6 @@ SMALLER = [
     "data.rollout.n_samples_per_prompt=2",
     "data.rollout.sampling.max_new_tokens=32",
     "data.rollout.train.init_args.size=64",
-    "model.algorithm.num_ppo_epochs=1",
     "trainer.limit_val_batches=0",
 ]
 
