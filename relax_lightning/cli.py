@@ -23,6 +23,7 @@ PPO with a real critic for large language models, on Lightning's own Trainer.
 
 commands:
   fit --config FILE [--key value ...]        train
+  plan --config FILE [--key value ...]       check a configuration and print what it means; nothing runs
   validate --config FILE [--key value ...]   evaluate on the validation sets
   export CHECKPOINT DIR                      write a Hugging Face directory
 
@@ -39,10 +40,16 @@ usage: relax-lightning {command} --config FILE [--config MORE ...] [--key value 
   --config FILE          a YAML file; a later one is laid over those before it
   --ckpt_path auto|DIR   resume everything: `auto`: the newest checkpoint of the save root, if any
   --print_config         print the resolved configuration and stop
-  --KEY VALUE            any key below, dotted: --model.algorithm.gamma 0.99
+{more}  --KEY VALUE            any key below, dotted: --model.algorithm.gamma 0.99
 
 ${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{other.key}} are replaced.
 A start: configs/digits-cpu.yaml
+"""
+
+PLAN_OPTIONS = """\
+  --no-files             look at no path: neither model, data nor checkpoints need be here, nor variables be set
+  --gpu_memory_gib N     plan for GPUs of this size; without it, for those of this machine
+  --json                 print the plan as JSON; docs/plan.md describes it
 """
 
 EXPORT_USAGE = """\
@@ -61,12 +68,15 @@ class UsageError(ValueError):
 
 @dataclass
 class Arguments:
-    """What follows `fit` or `validate`."""
+    """What follows `fit`, `validate` or `plan`."""
 
     config_files: list[str] = field(default_factory=list)
     overrides: list[str] = field(default_factory=list)
     ckpt_path: str | None = None
     print_config: bool = False
+    no_files: bool = False
+    json: bool = False
+    gpu_memory_gib: float | None = None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -104,8 +114,12 @@ def _is_ours(error: BaseException) -> bool:
     return Path(file).resolve().is_relative_to(Path(__file__).resolve().parent)
 
 
-def parse(words: list[str]) -> Arguments:
-    """The words after `fit` or `validate`, sorted.
+def parse(words: list[str], flags: tuple[str, ...] = ("print_config",)) -> Arguments:
+    """The words after `fit`, `validate` or `plan`, sorted.
+
+    Args:
+        words: as they were typed.
+        flags: the options of the command that take no value.
 
     Raises:
         UsageError: A word is no option, or an option lacks its value.
@@ -114,8 +128,9 @@ def parse(words: list[str]) -> Arguments:
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if name == "--print_config" and not equals:
-            arguments.print_config = True
+        flag = name.removeprefix("--").replace("-", "_")
+        if flag in flags and name.startswith("--") and not equals:
+            setattr(arguments, flag, True)
             continue
         if not name.startswith("--") or name == "--":
             raise UsageError(f"wanted --key value, got {word!r}; write keys with two dashes")
@@ -143,6 +158,7 @@ def _dispatch(words: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "fit": lambda rest: _run("fit", rest),
         "validate": lambda rest: _run("validate", rest),
+        "plan": _plan,
         "export": _export,
     }
     if not words or words[0] in ("--help", "-h"):
@@ -178,27 +194,57 @@ def _run(command: str, words: list[str]) -> int:
     return run(command, config, None if resumed is None else str(resumed))
 
 
+def _plan(words: list[str]) -> int:
+    if "--help" in words or "-h" in words:
+        _print_key_help("plan", PLAN_OPTIONS)
+        return 0
+    arguments = parse(words, ("print_config", "no_files", "json"))
+    config, problems = _found("plan", arguments)
+    from relax_lightning.plan.command import report
+
+    return report(
+        config,
+        problems,
+        check_files=not arguments.no_files,
+        resume=arguments.ckpt_path,
+        gpu_memory_gib=arguments.gpu_memory_gib,
+        as_json=arguments.json,
+    )
+
+
 def _checked(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
     """The resolved configuration and the warnings.
 
     Raises:
         ConfigurationError: Any fault, of a field or of the whole.
     """
+    config, found = _found(command, arguments)
+    errors = [p for p in found if p.severity == "error"]
+    if arguments.print_config:
+        # Only what makes the tree itself faulty: what it points to may be elsewhere.
+        errors = [p for p in errors if p.is_of_field]
+    if errors:
+        raise ConfigurationError([str(p) for p in errors])
+    return config, [p for p in found if p.severity == "warning"]
+
+
+def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
+    """The resolved configuration as far as it is sound, and every problem."""
     from relax_lightning.plan import check
 
-    config, faults = read(arguments.config_files, arguments.overrides)
-    found = check(config, resume=arguments.ckpt_path, subcommand=command)
+    config, faults = read(
+        arguments.config_files, arguments.overrides, keep_missing_variables=arguments.no_files
+    )
+    found = check(config, check_files=not arguments.no_files, resume=arguments.ckpt_path, subcommand=command)
     shadowing = shadowing_callbacks(Path.cwd())
     found += [] if shadowing is None else [shadowing]
     # A finding that rests on a faulty key says nothing: the key has its default there.
     sound = [p for p in found if not any(faults.concern(key) for key in (p.key, *p.involves))]
-    errors = [str(p) for p in sound if p.severity == "error" and not arguments.print_config]
-    if faults.found or errors:
-        raise ConfigurationError(faults.lines() + errors)
+    of_fields = [Problem(key, message, is_of_field=True) for key, message in faults.found]
     with warnings.catch_warnings():
         # The plan has found what resolving warns of, in words for the terminal.
         warnings.simplefilter("ignore")
-        return resolve(config), [p for p in sound if p.severity == "warning"]
+        return resolve(config), [*of_fields, *sound]
 
 
 def _take(arguments: Arguments, name: str, value: str) -> None:
@@ -206,8 +252,20 @@ def _take(arguments: Arguments, name: str, value: str) -> None:
         arguments.config_files.append(value)
     elif name == "ckpt_path":
         arguments.ckpt_path = value
+    elif name == "gpu_memory_gib":
+        arguments.gpu_memory_gib = _gib(value)
     else:
         arguments.overrides.append(f"{name}={value}")
+
+
+def _gib(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise UsageError(f"wanted the memory of one GPU in GiB after --gpu_memory_gib, got {text!r}")
+    return size
 
 
 def _export(words: list[str]) -> int:
@@ -236,11 +294,11 @@ def _put_on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _print_key_help(command: str) -> None:
+def _print_key_help(command: str, more: str = "") -> None:
     from relax_lightning.config.help import key_groups
 
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "")
-    print(RUN_USAGE.format(command=command))
+    print(RUN_USAGE.format(command=command, more=more))
     for group in key_groups():
         print("\n".join((f"{bold}{group.title}{plain}", *group.lines, "")))
 

@@ -28,6 +28,7 @@ from relax_lightning.config.files import context_tokens, plain_checkpoint, whole
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
+from relax_lightning.plan.footprint import memory_plan  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
@@ -35,6 +36,7 @@ from relax_lightning.preflight import (  # noqa: E402
     put_aside_earlier_checkpoints,
 )
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
+from relax_lightning.strategies.pool import GpuPool  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
 from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
 
@@ -140,6 +142,7 @@ class RelaxLightningCLI(LightningCLI):
     def _strategy(self) -> ColocateStrategy:
         actor, critic = self._config.model.actor, self._config.model.critic
         assert actor.save is not None
+        plan = memory_plan(self._config, check_files=True) if self._device.type == "cuda" else None
         return ColocateStrategy(
             self._device,
             parallel=actor.parallel,
@@ -147,6 +150,8 @@ class RelaxLightningCLI(LightningCLI):
             save_root=actor.save,
             critic_save_root=critic.save,
             critic_load_root=critic.load,
+            pool=None if plan is None else GpuPool(self._config.strategy.offload, plan.room, plan.working),
+            predicted={} if plan is None else plan.predicted,
         )
 
     def _logger(self) -> JournalLogger:

@@ -158,11 +158,13 @@ class PPOModule(LightningModule):
 
     def on_train_start(self) -> None:
         """The weights are loaded by now: the engine takes them."""
+        self._strategy.make_room("publish")
         self._data.rollout.engine.publish()
 
     def on_validation_start(self) -> None:
         """`validate` alone has published nothing yet."""
         if self._data.rollout.engine.weight_version == 0:
+            self._strategy.make_room("publish")
             self._data.rollout.engine.publish()
 
     # --- the iteration ----------------------------------------------------------------------------------------
@@ -268,6 +270,7 @@ class PPOModule(LightningModule):
 
     def validation_step(self, prompts: Prompts, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Generate and score one batch of a validation set."""
+        self._strategy.make_room("rollout")
         name, scores = self._data.rollout.evaluate(prompts, dataloader_idx)
         self._evaluated.setdefault(name, []).append(scores)
 

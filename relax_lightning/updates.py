@@ -18,6 +18,7 @@ from relax_lightning.config import AlgorithmConfig, ModelConfig
 from relax_lightning.data.packing import microbatches, optimizer_steps
 from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole, StepResult
+from relax_lightning.plan.schedule import PACKING_UNIT_CPU, PACKING_UNIT_GPU
 
 BeforeStep = Callable[[int], float]
 """Called before optimizer step number `step` of the role; answers the factor on its learning rate."""
@@ -84,7 +85,7 @@ class Batching:
 
     def __init__(self, config: ModelConfig, on_gpu: bool) -> None:
         self._config = config
-        self._unit = 8192 if on_gpu else 4096
+        self._unit = PACKING_UNIT_GPU if on_gpu else PACKING_UNIT_CPU
 
     def groups(self, experience_or_rollouts: Any, rows: list[int]) -> list[list[int]]:
         """Rows of each micro-batch; samples without a response are left out."""

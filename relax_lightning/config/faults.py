@@ -30,6 +30,8 @@ class Problem:
     severity: Literal["error", "warning"] = "error"
     involves: tuple[str, ...] = ()
     """Other keys that the finding depends on."""
+    is_of_field: bool = False
+    """Whether the key itself is unknown or has a bad value, so that the tree cannot be used."""
 
     def __str__(self) -> str:
         return f"{self.key}: {self.message}"

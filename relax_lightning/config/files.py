@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from relax_lightning.config.bridge import BUILTIN_MODEL_TYPES, missing_packages
 from relax_lightning.config.checkpoints import (
     MANIFEST,
     RELEASE,
@@ -20,9 +21,6 @@ from relax_lightning.config.checkpoints import (
 )
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
-
-SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
-
 
 def model_problems(config: Config) -> Iterator[Problem]:
     """A Hugging Face directory that is missing, or holds a model that cannot be read."""
@@ -38,7 +36,7 @@ def model_problems(config: Config) -> Iterator[Problem]:
         change = "give the folder that holds config.json and the weights"
         yield Problem(key, fault("a directory with config.json", directory, change))
     else:
-        yield from _model_type_problems(key, path)
+        yield from _model_type_problems(key, path, config.model.bridge)
 
 
 def context_tokens(config: Config) -> int | None:
@@ -54,14 +52,19 @@ def context_tokens(config: Config) -> int | None:
 
 
 def data_problems(config: Config) -> Iterator[Problem]:
-    """Prompt files that are not there."""
+    """Prompt files that are not there, or that hold nothing."""
     rollout = config.data.rollout
     sets = {f"validation.{name}": prompts for name, prompts in rollout.validation.items()}
     for name, prompts in {"train": rollout.train, **sets}.items():
-        if prompts is not None and prompts.path is not None and not Path(prompts.path).is_file():
+        if prompts is None or prompts.path is None:
+            continue
+        key, path = f"data.rollout.{name}.path", Path(prompts.path)
+        if not path.is_file():
             change = f"there is none, seen from {Path.cwd()}; change the path or make the file"
-            message = fault("a JSON Lines or Parquet file", prompts.path, change)
-            yield Problem(f"data.rollout.{name}.path", message)
+            yield Problem(key, fault("a JSON Lines or Parquet file", prompts.path, change))
+        elif _has_no_line(path):
+            change = f"{prompts.path} is empty; give another file"
+            yield Problem(key, f"wanted at least one prompt, got none; {change}")
 
 
 def folder_problems(config: Config) -> Iterator[Problem]:
@@ -219,16 +222,29 @@ def _said(tracker: int | str | None) -> str:
     return RELEASE if tracker == RELEASE else f"iteration {tracker}"
 
 
-def _model_type_problems(key: str, path: Path) -> Iterator[Problem]:
+def _model_type_problems(key: str, path: Path, bridge: str) -> Iterator[Problem]:
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         model_type = described.get("model_type") if isinstance(described, dict) else None
     except (OSError, ValueError) as error:
         yield Problem(key, f"wanted JSON in {path}, got {error}; use another copy of the model")
         return
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        wanted = f"a model_type among {', '.join(SUPPORTED_MODEL_TYPES)} in {path}"
-        yield Problem(key, fault(wanted, model_type, "use another model"))
+    is_builtin = model_type in BUILTIN_MODEL_TYPES
+    if not is_builtin and bridge == "builtin":
+        wanted = f"a model_type among {', '.join(BUILTIN_MODEL_TYPES)} in {path}"
+        yield Problem(key, fault(wanted, model_type, "use another model, or model.bridge: auto"))
+    elif (not is_builtin or bridge == "megatron_bridge") and (missing := missing_packages()):
+        change = "install them where Transformer Engine runs, or use a dense Llama, Qwen2 or Qwen3"
+        message = f"wanted {', '.join(missing)} to load model_type {model_type}, got none of them; {change}"
+        yield Problem(key, message, involves=("model.bridge",))
+
+
+def _has_no_line(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return not any(line.strip() for line in file)
+    except OSError:
+        return False
 
 
 def _nearest_existing(path: Path) -> Path:

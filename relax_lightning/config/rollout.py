@@ -27,10 +27,15 @@ class SamplingConfig:
             half_open(self, 0, 1, "top_p"),
             at_least(self, 1, "max_new_tokens"),
             self._bad_top_k(),
+            self._bad_stop_tokens(),
             [Fault("stop", fault("strings that are not empty", "", "leave it out"))]
             if "" in self.stop
             else [],
         )
+
+    def _bad_stop_tokens(self) -> list[Fault]:
+        wrong = [token for token in self.stop_token_ids if token < 0]
+        return [Fault("stop_token_ids", fault("token ids from 0 up", wrong, "correct them"))] if wrong else []
 
     def _bad_top_k(self) -> list[Fault]:
         if self.top_k == -1 or self.top_k >= 1:

@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.optimizer import inner_optimizers
+from relax_lightning.megatron.optimizer import adam_step, inner_optimizers
 
 if TYPE_CHECKING:
     from relax_lightning.megatron.model import PolicyModel
@@ -114,7 +114,7 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
         outer.load_parameter_state_from_fully_reshardable(parameters)
     for inner, step in zip(inner_optimizers(role.optimizer), steps, strict=True):
         for parameter, values in inner.state.items():
-            inner.state[parameter] = {"step": torch.tensor(step[parameter]), **values}
+            inner.state[parameter] = {"step": adam_step(parameter, step[parameter]), **values}
 
 
 def _take_settings(saved: list[dict[str, Any]], current: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_
 from relax_lightning.megatron.hugging_face import load_weights
 from relax_lightning.megatron.microbatch import Microbatch, pack
 from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
-from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, wrap_model
+from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, inner_optimizers, wrap_model
 
 LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]
 """Takes a head's outputs and the rows they belong to; gives the loss, already divided by what the whole optimizer
@@ -120,6 +120,26 @@ class MegatronRole:
         with cuda_stand_in(), torch.no_grad():
             self.ddp.eval()
             return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
+
+    def tensors(self, tag: str) -> list[Tensor]:
+        """The tensors behind one part of the role's memory.
+
+        Args:
+            tag: `weights`; `gradients` (zeroed at the start of every step, so worth nothing between steps); or
+                `optimizer` (main weights and moments, as far as they are not the weights themselves).
+        """
+        weights = [parameter.data for parameter in self.model.parameters()]
+        if tag == "weights":
+            return weights
+        if tag == "gradients":
+            return [buffer.grad_data for buffer in self.ddp.buffers]
+        held = {tensor.untyped_storage().data_ptr() for tensor in weights}
+        state = []
+        for inner in inner_optimizers(self.optimizer):
+            state += [parameter.data for group in inner.param_groups for parameter in group["params"]]
+            state += [value for values in inner.state.values() for value in values.values()]
+        # Scalars such as Adam's step stay: they are too small to be worth a move.
+        return [t for t in state if t.numel() > 1 and t.untyped_storage().data_ptr() not in held]
 
     def save(self, directory: Path) -> None:
         """Write weights, optimizer and schedule as a Megatron distributed checkpoint; every rank calls it."""

@@ -21,7 +21,9 @@ from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
 from relax_lightning.megatron.groups import initialize_groups
+from relax_lightning.strategies.offload import RoleResident, Trained
 from relax_lightning.strategies.pair import PairedCheckpoints
+from relax_lightning.strategies.pool import GpuPool, Resident
 
 OUT_OF_MEMORY = (
     "out of GPU memory in the {phase} phase. Three remedies: give actor, critic and rollout equal shapes in "
@@ -36,8 +38,8 @@ def _damaged(folder: Path, error: BaseException) -> ValueError:
     )
 
 
-class Role(Protocol):
-    """What the strategy knows of actor and critic: that they can be written and read."""
+class Role(Trained, Protocol):
+    """What the strategy knows of actor and critic: that they hold tensors, and can be written and read."""
 
     def save(self, directory: Path) -> None:
         """Write everything."""
@@ -59,6 +61,8 @@ class ColocateStrategy(ParallelStrategy):
         critic_save_root: Where the critic is saved; None: with the actor.
         critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
         cluster_environment: Where this rank stands; None: alone.
+        pool: Who may be on the GPU when; None: everything stays.
+        predicted: Planned bytes of the GPU by phase, everything on it counted.
     """
 
     strategy_name = "colocate"
@@ -73,6 +77,8 @@ class ColocateStrategy(ParallelStrategy):
         critic_save_root: str | Path | None = None,
         critic_load_root: str | Path | None = None,
         cluster_environment: ClusterEnvironment | None = None,
+        pool: GpuPool | None = None,
+        predicted: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(
             parallel_devices=[device], cluster_environment=cluster_environment or LightningEnvironment()
@@ -82,6 +88,8 @@ class ColocateStrategy(ParallelStrategy):
         self._seed = seed
         self._roots = (Path(save_root), Path(critic_save_root or save_root))
         self._critic_load_root = Path(critic_load_root or critic_save_root or save_root)
+        self._pool = pool or GpuPool()
+        self._predicted = predicted or {}
         self._roles: dict[str, Role] = {}
         self._resume_folder: Path | None = None
         self.is_dirty = False
@@ -108,21 +116,40 @@ class ColocateStrategy(ParallelStrategy):
         Raises:
             RuntimeError: The device ran out of memory; names the remedies.
         """
-        on_gpu = self._device.type == "cuda"
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats(self._device)
-        start = time.perf_counter()
         try:
+            self.make_room(name)
+            if self._on_gpu:
+                torch.cuda.reset_peak_memory_stats(self._device)
+            start = time.perf_counter()
             yield
-            if on_gpu:
+            if self._on_gpu:
                 torch.cuda.synchronize(self._device)
+            self.phase_metrics[f"phase/{name}_seconds"] = time.perf_counter() - start
         except torch.OutOfMemoryError as error:
             raise RuntimeError(OUT_OF_MEMORY.format(phase=name)) from error
-        finally:
-            self.phase_metrics[f"phase/{name}_seconds"] = time.perf_counter() - start
-            if on_gpu:
-                peak = torch.cuda.max_memory_reserved(self._device) / 2**30
-                self.phase_metrics[f"memory/{name}_gpu_peak_gib"] = peak
+        if self._on_gpu:
+            self.phase_metrics |= self._memory_metrics(name)
+
+    def make_room(self, phase: str) -> None:
+        """Move what the phase does not use off the GPU, where it must go, and bring back what it uses."""
+        start = time.perf_counter()
+        self._pool.enter(phase)
+        switched = self.phase_metrics.get("phase/switch_seconds", 0.0) + time.perf_counter() - start
+        self.phase_metrics["phase/switch_seconds"] = switched
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device.type == "cuda"
+
+    def _memory_metrics(self, phase: str) -> dict[str, float]:
+        """Peak of the whole GPU: this rank's own, and what the driver says that others and CUDA itself hold."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        others = total - free - torch.cuda.memory_reserved(self._device)
+        peak = torch.cuda.max_memory_reserved(self._device) + others
+        metrics = {f"memory/{phase}_gpu_peak_gib": peak / 2**30}
+        if phase in self._predicted:
+            metrics[f"memory/{phase}_gpu_predicted_gib"] = self._predicted[phase] / 2**30
+        return metrics
 
     # --- devices and groups -----------------------------------------------------------------------------------
 
@@ -167,8 +194,13 @@ class ColocateStrategy(ParallelStrategy):
         return PairedCheckpoints(*self._roots, is_writer=self.is_global_zero, barrier=self.barrier)
 
     def register(self, name: str, role: Role) -> None:
-        """Make a role part of every checkpoint."""
+        """Make a role part of every checkpoint, and of what shares the GPU."""
         self._roles[name] = role
+        self._pool.register(name, RoleResident(role))
+
+    def register_engine(self, engine: Resident) -> None:
+        """Let an engine with memory of its own share the GPU."""
+        self._pool.register("engine", engine)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.
@@ -190,9 +222,11 @@ class ColocateStrategy(ParallelStrategy):
             folder.mkdir()
             torch.save(checkpoint, folder / "state.pt")
 
-        self.checkpoints.save(
-            iteration, lambda name, folder: self._roles[name].save(folder), write_trainer, self._manifest()
-        )
+        def write_role(name: str, folder: Path) -> None:
+            self.make_room(name)
+            self._roles[name].save(folder)
+
+        self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
 
     def _manifest(self) -> dict[str, Any]:
         versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}
@@ -234,6 +268,7 @@ class ColocateStrategy(ParallelStrategy):
         assert self._resume_folder is not None
         for name, folder in read_folders(self._resume_folder, self._critic_load_root).items():
             try:
+                self.make_room(name)
                 self._roles[name].load(folder)
             except (OSError, EOFError, RuntimeError, UnpicklingError, CheckpointException) as error:
                 raise _damaged(self._resume_folder, error) from error

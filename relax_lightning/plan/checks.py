@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from relax_lightning.config.cluster import ROLES
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.files import (
     context_tokens,
@@ -19,13 +19,18 @@ from relax_lightning.config.files import (
 from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference, resolve
 from relax_lightning.config.rollout import SamplingConfig
 from relax_lightning.config.tree import Config
-
-__all__ = ["Problem", "check", "optimizer_steps"]
+from relax_lightning.plan.availability import unavailable_problems
+from relax_lightning.plan.machine import machine_problems
+from relax_lightning.plan.schedule import (
+    critic_only_iterations,
+    optimizer_steps,
+    samples_per_iteration,
+    warmup_steps,
+)
+from relax_lightning.plan.topology import topology_problems
 
 REWARDS = ("dapo_math", "exact_match", "reasoning_gym")
 ENGINES = ("MegatronEngine", "SGLangEngine")
-_LATER = "not available in this version"
-
 
 def check(
     config: Config, *, check_files: bool = True, resume: str | None = None, subcommand: str = "fit"
@@ -36,36 +41,21 @@ def check(
         config: as it was loaded, resolved or not.
         check_files: look at the paths as well.
         resume: what `--ckpt_path` says.
-        subcommand: `fit` or `validate`.
+        subcommand: `fit`, `validate` or `plan`; for `plan`, what `fit` cannot do yet is a warning.
     """
     with warnings.catch_warnings():
         # What resolving warns of is among the problems below.
         warnings.simplefilter("ignore")
         resolved = resolve(config)
     problems = [problem for find in _OF_KEYS for problem in find(resolved)]
-    problems += [*_kl_problems(config), *_subcommand_problems(resolved, subcommand)]
-    if subcommand == "fit":
+    problems += [*_kl_problems(config), *_save_problems(config), *_subcommand_problems(resolved, subcommand)]
+    problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
+    if subcommand != "validate":
         problems += [*_schedule_problems(resolved), *_validation_interval_problems(resolved)]
     if check_files:
         problems += [problem for find in _OF_FILES for problem in find(resolved)]
         problems += resume_problems(resolved, resume)
     return problems
-
-
-def optimizer_steps(config: Config, role: str) -> int | None:
-    """Optimizer steps of a role in an iteration it trains in; None while the batch sizes do not say."""
-    samples, model = _samples(config), config.model
-    if samples is None:
-        return None
-    epochs = model.algorithm.num_ppo_epochs
-    if role == "critic" and model.algorithm.num_critic_epochs is not None:
-        epochs = model.algorithm.num_critic_epochs
-    return epochs * max(1, samples // (model.global_batch_size or samples))
-
-
-def _samples(config: Config) -> int | None:
-    rollout = config.data.rollout
-    return None if rollout.batch_size is None else rollout.batch_size * rollout.n_samples_per_prompt
 
 
 def _source_problems(config: Config) -> Iterator[Problem]:
@@ -85,7 +75,7 @@ def _source_problems(config: Config) -> Iterator[Problem]:
 
 
 def _batch_problems(config: Config) -> Iterator[Problem]:
-    model, samples = config.model, _samples(config)
+    model, samples = config.model, samples_per_iteration(config)
     sizes = ("data.rollout.batch_size", "data.rollout.n_samples_per_prompt")
     if samples is not None and model.global_batch_size is not None and samples % model.global_batch_size:
         wanted = f"a divisor of batch_size * n_samples_per_prompt = {samples}"
@@ -114,27 +104,22 @@ def _learning_rate_problems(config: Config) -> Iterator[Problem]:
 
 
 def _schedule_problems(config: Config) -> Iterator[Problem]:
-    steps, warmup = config.trainer.max_steps, config.callbacks.critic_only_warmup
-    critic_only = warmup.num_steps if warmup is not None else 0
+    steps, critic_only = config.trainer.max_steps, critic_only_iterations(config)
     if steps < 1:
         return
     if critic_only >= steps:
         message = fault(f"fewer than trainer.max_steps = {steps}", critic_only, "lower it or train longer")
         yield Problem("callbacks.critic_only_warmup.num_steps", message, involves=("trainer.max_steps",))
         critic_only = 0
-    lr_warmup = config.callbacks.lr_warmup
-    if lr_warmup is None:
-        return
-    lengths = {"actor": (lr_warmup.actor, steps - critic_only), "critic": (lr_warmup.critic, steps)}
-    for role, (ramp, iterations) in lengths.items():
-        per_iteration = optimizer_steps(config, role)
-        if per_iteration is None or ramp.num_iters <= iterations * per_iteration:
+    for role, iterations in {"actor": steps - critic_only, "critic": steps}.items():
+        per_iteration, warmup = optimizer_steps(config, role), warmup_steps(config, role)
+        if per_iteration is None or warmup <= iterations * per_iteration:
             continue
         wanted = (
             f"at most the {role}'s {iterations * per_iteration} optimizer steps "
             f"({iterations} iterations of {per_iteration})"
         )
-        message = fault(wanted, ramp.num_iters, "lower it or train longer")
+        message = fault(wanted, warmup, "lower it or train longer")
         yield Problem(f"callbacks.lr_warmup.{role}.num_iters", message, involves=_SCHEDULE_KEYS)
 
 
@@ -203,13 +188,21 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         message = fault(f"one of {', '.join(REWARDS)}", reward.name, _nearest(reward.name, REWARDS))
         yield Problem("data.rollout.reward.name", f"{message}; a reward of your own goes to class_path")
     engine = config.data.rollout.engine.class_path
-    if engine.rpartition(".")[2] == "SGLangEngine":
-        yield Problem(
-            "data.rollout.engine.class_path", fault("MegatronEngine", engine, f"SGLangEngine is {_LATER}")
-        )
-    elif "." not in engine and engine not in ENGINES:
+    if "." not in engine and engine not in ENGINES:
         message = fault("MegatronEngine or an import path", engine, _nearest(engine, ENGINES))
         yield Problem("data.rollout.engine.class_path", message)
+
+
+def _algorithm_problems(config: Config) -> Iterator[Problem]:
+    algorithm, key = config.model.algorithm, "model.algorithm"
+    if algorithm.importance_cap is not None and algorithm.old_log_probs == "rollout":
+        change = "set model.algorithm.old_log_probs: recompute, or leave importance_cap out"
+        wanted = "old log-probs of the trainer, which the weights correct the engine's to"
+        message = f"wanted {wanted}, got old_log_probs: rollout, so that every weight is 1; {change}"
+        yield Problem(f"{key}.importance_cap", message, "warning", (f"{key}.old_log_probs",))
+    if algorithm.lambd_length_alpha is not None and algorithm.lambd != 1.0:
+        message = fault("one of lambd and lambd_length_alpha", algorithm.lambd, "the second wins; remove one")
+        yield Problem(f"{key}.lambd", message, "warning", (f"{key}.lambd_length_alpha",))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
@@ -217,68 +210,23 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
     return f"did you mean `{near[0]}`?" if near else "change it"
 
 
-def _cluster_problems(config: Config) -> Iterator[Problem]:
-    cluster = config.cluster
-    if cluster is None:
-        yield from _one_process_problems(config)
-        return
-    for role in [role for role in ROLES if role not in cluster.resources]:
-        shape = "[1, 0]" if role == "advantages" else "[1, 8]"
-        message = f"wanted the role {role}, got none; add {role}: {shape}"
-        yield Problem("cluster.resources", message)
-    if not cluster.colocate:
-        change = "synchronous colocate is what is supported; leave it out"
-        yield Problem("cluster.colocate", fault("true", False, change))
-    yield Problem(
-        "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"
-    )
-
-
-def _one_process_problems(config: Config) -> Iterator[Problem]:
-    actor, critic = config.model.actor.parallel, config.model.critic.parallel
-    for role, parallel in {"actor": actor, "critic": critic}.items():
-        # The critic follows the actor unless it says otherwise: one line for both.
-        if parallel is None or (role == "critic" and parallel == actor):
-            continue
-        for name in ("tensor", "pipeline", "context"):
-            size = getattr(parallel, name)
-            if size > 1:
-                message = fault(
-                    "1 without a cluster", size, f"one process is all there is; a cluster is {_LATER}"
-                )
-                yield Problem(f"model.{role}.parallel.{name}", message)
-
-
-def _unavailable_problems(config: Config) -> Iterator[Problem]:
-    if config.model.reference is not None:
-        message = f"wanted null, got a reference model; it is {_LATER}: remove the section"
-        yield Problem("model.reference", message)
-    if config.strategy.offload == "always":
-        yield Problem("strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}"))
-    if config.strategy.verify_publish:
-        yield Problem("strategy.verify_publish", fault("false", True, f"the comparison is {_LATER}"))
-    for role, optimizer in {
-        "actor": config.model.actor.optimizer,
-        "critic": config.model.critic.optimizer,
-    }.items():
-        fraction = optimizer.cpu_offload_fraction
-        if fraction:
-            message = fault("0", fraction, f"stepping on the host is {_LATER}")
-            yield Problem(f"model.{role}.optimizer.cpu_offload_fraction", message)
-    if config.model.bridge == "megatron_bridge":
-        yield Problem(
-            "model.bridge", fault("auto or builtin", "megatron_bridge", f"`megatron_bridge` is {_LATER}")
-        )
-
-
 def _kl_problems(config: Config) -> Iterator[Problem]:
     if kl_without_reference(config.model):
         yield Problem("model.algorithm", KL_WITHOUT_REFERENCE, "warning", ("model.reference",))
 
 
+def _save_problems(config: Config) -> Iterator[Problem]:
+    own, actor = config.model.critic.save, config.model.actor.save
+    actor = actor or str(Path(config.trainer.default_root_dir) / "checkpoints")
+    if own is not None and Path(own).absolute() == Path(actor).absolute():
+        change = "one root holds both halves of a checkpoint: leave it out"
+        message = fault("another root than the actor's, or nothing", own, change)
+        yield Problem("model.critic.save", message, "warning", ("model.actor.save",))
+
+
 def _subcommand_problems(config: Config, subcommand: str) -> Iterator[Problem]:
     trainer = config.trainer
-    if subcommand == "fit" and trainer.max_steps < 1 and not trainer.fast_dev_run:
+    if subcommand != "validate" and trainer.max_steps < 1 and not trainer.fast_dev_run:
         message = fault(
             "a number of iterations of at least 1 for fit", trainer.max_steps, "give one, for example 100"
         )
@@ -304,7 +252,13 @@ _OF_KEYS: tuple[_Check, ...] = (
     _sampling_problems,
     _context_problems,
     _name_problems,
-    _cluster_problems,
-    _unavailable_problems,
+    _algorithm_problems,
+    topology_problems,
 )
-_OF_FILES: tuple[_Check, ...] = (model_problems, data_problems, folder_problems, load_problems)
+_OF_FILES: tuple[_Check, ...] = (
+    model_problems,
+    data_problems,
+    folder_problems,
+    load_problems,
+    machine_problems,
+)

@@ -1,0 +1,49 @@
+"""What reads a model's Hugging Face weights, and what must be installed for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from relax_lightning.config.model import ModelConfig
+
+BUILTIN_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+"""Dense models that our own converter reads."""
+
+NEEDED = {
+    "megatron.bridge": "megatron-bridge",
+    "transformer_engine": "transformer-engine",
+    "fla": "flash-linear-attention",
+}
+"""Modules that megatron-bridge's path needs, and the packages that bring them. flash-linear-attention is for hybrid
+models such as Qwen3.5, whose GatedDeltaNet layers refuse to be built without it."""
+
+
+def model_type_of(directory: str | None) -> str | None:
+    """`model_type` of a Hugging Face directory; None where it cannot be read."""
+    try:
+        described = json.loads((Path(directory or "") / "config.json").read_text(encoding="utf-8"))
+        return described.get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def missing_packages() -> list[str]:
+    """Packages that the megatron-bridge path needs and that are not installed; nothing is imported."""
+    return [package for module, package in NEEDED.items() if not _is_installed(module)]
+
+
+def chosen_bridge(config: ModelConfig) -> str:
+    """`builtin` or `megatron_bridge`: what `model.bridge` says, and for `auto` what the model's type needs."""
+    if config.bridge != "auto":
+        return config.bridge
+    kind = model_type_of(config.actor.hf_checkpoint)
+    return "builtin" if kind is None or kind in BUILTIN_MODEL_TYPES else "megatron_bridge"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

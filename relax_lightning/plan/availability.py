@@ -1,0 +1,47 @@
+"""What a configuration may say but this version cannot run: `fit` refuses it, `plan` only warns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from relax_lightning.config.bridge import chosen_bridge, missing_packages
+from relax_lightning.config.faults import Problem, fault
+from relax_lightning.config.tree import Config
+
+_LATER = "not available in this version"
+
+
+def unavailable_problems(config: Config, severity: Literal["error", "warning"]) -> list[Problem]:
+    """Each key of a resolved configuration that asks for what is not built yet."""
+    found = [*_of_model(config), *_of_processes(config)]
+    return [Problem(key, message, severity) for key, message in found]
+
+
+def _of_model(config: Config) -> Iterator[tuple[str, str]]:
+    if chosen_bridge(config.model) == "megatron_bridge" and not missing_packages():
+        message = fault("builtin", "megatron_bridge", f"training what it loads is {_LATER}")
+        yield "model.bridge", message
+    if config.model.reference is not None:
+        yield "model.reference", f"wanted null, got a reference model; it is {_LATER}: remove the section"
+    for role, optimizer in {
+        "actor": config.model.actor.optimizer,
+        "critic": config.model.critic.optimizer,
+    }.items():
+        fraction = optimizer.cpu_offload_fraction
+        if fraction:
+            key = f"model.{role}.optimizer.cpu_offload_fraction"
+            yield key, fault("0", fraction, f"stepping on the host is {_LATER}")
+
+
+def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
+    engine = config.data.rollout.engine.class_path
+    if engine.rpartition(".")[2] == "SGLangEngine":
+        message = fault("MegatronEngine", engine, f"SGLangEngine is {_LATER}")
+        yield "data.rollout.engine.class_path", message
+    if config.strategy.offload == "always":
+        yield "strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}")
+    if config.strategy.verify_publish:
+        yield "strategy.verify_publish", fault("false", True, f"the comparison is {_LATER}")
+    if config.cluster is not None:
+        yield "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"

@@ -1,0 +1,229 @@
+"""Memory of each phase and process: what every part takes, what must leave, and what the host holds."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from relax_lightning import memory
+from relax_lightning.config.model import ParallelConfig
+from relax_lightning.config.tree import Config
+from relax_lightning.memory import RoleName
+from relax_lightning.plan.machine import count_gpus
+from relax_lightning.plan.schedule import longest_sample, microbatch_tokens, samples_per_iteration
+from relax_lightning.plan.topology import TRAINED, data_parallel_size, parallel_of
+from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
+
+GIB = 2**30
+CUDA_CONTEXT = 512 * 2**20
+"""Bytes that the driver takes of a GPU for one process that uses CUDA."""
+ENGINE_WORKING = 4 * GIB
+"""Most that an SGLang engine takes beside weights and KV cache: CUDA graphs, activations, logits."""
+
+
+@dataclass(frozen=True)
+class PhaseMemory:
+    """One phase on one GPU, or in one process without GPUs."""
+
+    phase: str
+    parts: dict[str, int]
+    """Bytes by part, what left not among them."""
+    total: int
+    leaves: list[str]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run holds, phase by phase."""
+
+    on_gpu: bool
+    budget: int | None
+    """Bytes of one GPU; None: not known, or no GPU."""
+    columns: list[str]
+    phases: list[PhaseMemory]
+    host: dict[str, int]
+    """Bytes of host memory of one process beside the process itself: what has left, and what is stepped there."""
+    checkpoint: int
+    """Bytes of one checkpoint on disk, both roles, all ranks."""
+    contexts: int = 0
+    """Bytes of one GPU that CUDA takes for the processes on it."""
+    note: str = ""
+
+    @property
+    def room(self) -> int | None:
+        """Bytes of one GPU that are ours to fill; None: not known."""
+        return None if self.budget is None else self.budget - self.contexts
+
+    @property
+    def working(self) -> dict[str, int]:
+        """Bytes that each phase needs beside what can leave the GPU."""
+        return {phase.phase: phase.parts["working"] for phase in self.phases}
+
+    @property
+    def predicted(self) -> dict[str, int]:
+        """Bytes of one GPU in each phase, CUDA's own among them."""
+        return {phase.phase: phase.total + self.contexts for phase in self.phases}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run holds on one GPU, or in one process without GPUs."""
+
+    holdings: list[Holding]
+    working: dict[str, int]
+    """Bytes that live within one phase only, by phase."""
+    host: dict[str, int]
+    """Bytes that are on the host from the start."""
+
+
+def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = None) -> MemoryPlan | None:
+    """The plan of a resolved configuration; None where the model's sizes are not known, or cannot be cut as asked.
+
+    Args:
+        config: Resolved.
+        check_files: Read the model's folder for its sizes.
+        gpu_memory: Bytes of one GPU; None: of those found here.
+    """
+    known = memory.architecture_of(config, check_files=check_files)
+    if known is None or any(data_parallel_size(config, role) is None for role in TRAINED):
+        return None
+    on_gpu = runs_on_gpu(config)
+    budget = (gpu_memory or gpu_memory_here()) if on_gpu else None
+    try:
+        parts = _parts(config, known.architecture, on_gpu, budget)
+    except ValueError:  # sizes that do not divide, which the checks have named
+        return None
+    needs = _needs(config, parts)
+    contexts = CUDA_CONTEXT * (2 if _has_own_process(config) else 1) if on_gpu else 0
+    room = None if budget is None else budget - contexts
+    gone = leaving(parts.holdings, needs, budget=room, mode=config.strategy.offload if on_gpu else "never")
+    phases = [_phase(name, parts, gone[name]) for name in needs]
+    moved = {h for left in gone.values() for h in left if h.tag in ("optimizer", "weights")}
+    host = {f"{h.owner} {h.tag}": h.size for h in sorted(moved, key=lambda h: (h.owner, h.tag))}
+    actor = config.model.actor.optimizer
+    return MemoryPlan(
+        on_gpu=on_gpu,
+        budget=budget,
+        columns=list(dict.fromkeys(part for phase in phases for part in phase.parts)),
+        phases=phases,
+        host={**parts.host, **host},
+        checkpoint=memory.checkpoint_bytes(
+            known.architecture,
+            memory.resolved_dtype(config.model.dtype, on_gpu=on_gpu),
+            actor,
+            config.model.critic.optimizer.following(actor),
+        ),
+        contexts=contexts,
+        note=_note(config, known, on_gpu, budget),
+    )
+
+
+def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budget: int | None) -> Parts:
+    dtype = memory.resolved_dtype(config.model.dtype, on_gpu=on_gpu)
+    actor = config.model.actor.optimizer
+    optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
+    holdings: list[Holding] = []
+    working, host = dict.fromkeys(PHASES, 0), {}
+    for role in TRAINED:
+        parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
+        held = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
+        sizes = {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer}
+        holdings += [Holding(role, tag, size) for tag, size in sizes.items()]
+        if held.host_optimizer:
+            host[f"{role} optimizer stepped on the host"] = held.host_optimizer
+        working[role] = max(_activations(config, architecture, role, dtype, on_gpu), held.step)
+    engine = _engine(config, architecture, dtype, budget)
+    if engine is not None:
+        holdings += [Holding("engine", "engine_weights", engine.weights)]
+        holdings += [Holding("engine", "kv_cache", engine.kv_cache)] if _has_own_process(config) else []
+        working["rollout"] = min(engine.working, ENGINE_WORKING) if _has_own_process(config) else engine.working
+        working["rollout"] += 0 if _has_own_process(config) else engine.kv_cache
+    return Parts([h for h in holdings if h.size], working, host)
+
+
+def _activations(
+    config: Config, architecture: memory.Architecture, role: RoleName, dtype: str, on_gpu: bool
+) -> int:
+    samples, longest = config.model.micro_batch_size, longest_sample(config)
+    tokens = microbatch_tokens(config, on_gpu)
+    if tokens is None:
+        return 0
+    rows = samples or (1 if longest is None else max(1, tokens // longest))
+    share = 1.0 if longest is None else config.data.rollout.sampling.max_new_tokens / longest
+    found = memory.activations(
+        architecture,
+        parallel_of(config, role),
+        tokens,
+        dtype,
+        config.model.actor.recompute if role == "actor" else config.model.critic.recompute,
+        role,
+        response_tokens=int(tokens * share),
+        padded_tokens=rows * longest if longest else None,
+        on_gpu=on_gpu,
+        entropy_gradient=config.model.algorithm.entropy_coef > 0,
+    )
+    return 0 if found is None else found.peak
+
+
+def _engine(
+    config: Config, architecture: memory.Architecture, dtype: str, budget: int | None
+) -> memory.EngineMemory | None:
+    settings, rollout = config.data.rollout.engine.init_args, config.data.rollout
+    if _has_own_process(config):
+        fraction, tensor = settings.get("mem_fraction_static"), settings.get("tensor_parallel_size", 1)
+        if fraction is None or budget is None:
+            weights = memory.parameters(architecture, ParallelConfig(tensor=tensor), "actor")
+            return memory.EngineMemory(weights * memory.element_bytes(dtype), 0, 0)
+        return memory.sglang_engine(architecture, tensor, fraction, budget - CUDA_CONTEXT, dtype)
+    samples, length = samples_per_iteration(config), longest_sample(config)
+    if samples is None or length is None or rollout.engine.class_path.rpartition(".")[2] != "MegatronEngine":
+        return None
+    rows = min(samples, settings.get("max_batch_size", 512))
+    return memory.embedded_engine(architecture, parallel_of(config, "actor"), rows, length, dtype)
+
+
+def _has_own_process(config: Config) -> bool:
+    engine = config.data.rollout.engine
+    return engine.class_path.rpartition(".")[2] == "SGLangEngine" and engine.init_args.get("url") is None
+
+
+def _needs(config: Config, parts: Parts) -> dict[str, Need]:
+    own = _has_own_process(config)
+    return {phase: Need(uses(phase, engine_has_weights=own), parts.working[phase]) for phase in PHASES}
+
+
+def _phase(name: str, parts: Parts, gone: list[Holding]) -> PhaseMemory:
+    held = {f"{h.owner} {h.tag.removeprefix('engine_')}": h.size for h in parts.holdings if h not in gone}
+    held["working"] = parts.working[name]
+    leaves = [f"{h.owner} {h.tag.removeprefix('engine_')}" for h in gone]
+    return PhaseMemory(name, held, sum(held.values()), leaves)
+
+
+def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None) -> str:
+    told = [f"sizes from {known.source}"]
+    if isinstance(known.architecture, memory.HybridArchitecture):
+        told.append(f"a hybrid model, which needs {known.architecture.needs}; its activations are not counted")
+    if on_gpu:
+        size = "of unknown size (give --gpu_memory_gib)" if budget is None else f"of {budget / GIB:.0f} GiB"
+        told.append(f"GPUs {size}, {CUDA_CONTEXT / GIB:.1f} GiB of each for CUDA itself and process")
+        told.append(f"offload: {config.strategy.offload}")
+    if longest_sample(config) is None:
+        told.append("prompts have no bound, so neither a KV cache nor padding is counted")
+    return "; ".join(told)
+
+
+def runs_on_gpu(config: Config) -> bool:
+    """Whether the roles will be on GPUs, as far as the configuration and this machine say."""
+    return config.cluster.accelerator != "cpu" if config.cluster is not None else count_gpus() > 0
+
+
+def gpu_memory_here() -> int | None:
+    """Bytes of the smallest GPU of this machine, as the driver says; None without one."""
+    if not count_gpus():
+        return None
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+        return min(int(line) for line in told.split()) * 2**20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,163 @@
+"""Tensors that leave the GPU and come back in place: one pinned host arena for each group of them, one side stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Trained(Protocol):
+    """A model with its optimizer, whose tensors can be asked for by tag."""
+
+    def tensors(self, tag: str) -> list[Tensor]:
+        """The tensors behind `weights`, `gradients` or `optimizer`."""
+        ...
+
+
+class TensorGroup:
+    """Tensors that leave the device and return together, bit for bit; views of them stay valid.
+
+    Their storages are freed while they are away, so reading them then is an error of the caller's.
+
+    Args:
+        tensors: Gives the tensors when asked: an optimizer may replace its own when it is loaded.
+        keeps: Whether their values matter. False: the memory is given up and comes back undefined.
+    """
+
+    def __init__(self, tensors: Callable[[], Iterable[Tensor]], *, keeps: bool = True) -> None:
+        self._tensors = tensors
+        self._keeps = keeps
+        self._arena: Tensor | None = None
+        self._away: list[tuple[torch.UntypedStorage, int]] = []
+
+    @property
+    def is_away(self) -> bool:
+        """Whether they have left."""
+        return bool(self._away)
+
+    @property
+    def size(self) -> int:
+        """Bytes on the device, or those that have left."""
+        if self._away:
+            return sum(size for _, size in self._away)
+        return sum(storage.nbytes() for storage in self._storages())
+
+    def offload(self) -> None:
+        """Copy to the host and free the device memory; nothing when they are away already."""
+        if self._away:
+            return
+        storages = [(storage, storage.nbytes()) for storage in self._storages()]
+        if self._keeps:
+            self._copy(storages, to_device=False)
+        for storage, _ in storages:
+            storage.resize_(0)
+        self._away = storages
+
+    def onload(self) -> None:
+        """Take the device memory again and copy back; nothing when they are there.
+
+        Raises:
+            torch.OutOfMemoryError: There is no room; then they are still away as a whole.
+        """
+        try:
+            for storage, size in self._away:
+                storage.resize_(size)
+        except torch.OutOfMemoryError:
+            for storage, _ in self._away:
+                storage.resize_(0)
+            raise
+        if self._keeps:
+            self._copy(self._away, to_device=True)
+        self._away = []
+
+    def _copy(self, storages: list[tuple[torch.UntypedStorage, int]], *, to_device: bool) -> None:
+        arena, start = self._arena_of(sum(size for _, size in storages)), 0
+        with _SideStream(storages[0][0].device if storages else arena.device):
+            for storage, size in storages:
+                on_device, on_host = _bytes_of(storage, size), arena[start : start + size]
+                if to_device:
+                    on_device.copy_(on_host, non_blocking=True)
+                else:
+                    on_host.copy_(on_device, non_blocking=True)
+                start += size
+
+    def _arena_of(self, size: int) -> Tensor:
+        if self._arena is None or len(self._arena) != size:
+            self._arena = _pinned(size)
+        return self._arena
+
+    def _storages(self) -> list[torch.UntypedStorage]:
+        found = {}
+        for tensor in self._tensors():
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                found.setdefault(storage.data_ptr(), storage)
+        return list(found.values())
+
+
+class RoleResident:
+    """Actor or critic as the pool sees it: weights and optimizer state are kept, gradients are only room.
+
+    Args:
+        role: The role.
+    """
+
+    def __init__(self, role: Trained) -> None:
+        self._groups = {
+            tag: TensorGroup(partial(role.tensors, tag), keeps=tag != "gradients")
+            for tag in ("weights", "gradients", "optimizer")
+        }
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part."""
+        return {tag: group.size for tag, group in self._groups.items()}
+
+    def offload(self, tag: str) -> None:
+        """Move a part to the host."""
+        self._groups[tag].offload()
+
+    def onload(self, tag: str) -> None:
+        """Move it back."""
+        self._groups[tag].onload()
+
+
+class _SideStream:
+    """Copies beside the default stream, in order with what came before, and done at the end of the block."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        if self._device.type != "cuda":
+            return
+        self._stream = torch.cuda.Stream(self._device)
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._context = torch.cuda.stream(self._stream)
+        self._context.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._device.type != "cuda":
+            return
+        self._context.__exit__(*error)
+        self._stream.synchronize()
+
+
+def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,))
+
+
+def _pinned(size: int) -> Tensor:
+    """Host memory that the GPU copies to and from at full speed; registered, as torch's own rounds up to a power of two."""
+    arena = torch.empty(size, dtype=torch.uint8)
+    if torch.cuda.is_available() and size:
+        status = torch.cuda.cudart().cudaHostRegister(arena.data_ptr(), size, 0)
+        if int(status) != 0:
+            raise RuntimeError(
+                f"wanted {size / 2**30:.1f} GiB of pinned host memory for offload, got CUDA error {int(status)}; "
+                "give the machine more memory, or set strategy.offload: never"
+            )
+    return arena

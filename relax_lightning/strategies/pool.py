@@ -1,0 +1,80 @@
+"""Who is on the GPU: before each phase what it does not use makes room, and what it uses comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
+
+
+class Resident(Protocol):
+    """An owner of GPU memory that can give it up part by part."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each part, wherever it is now."""
+        ...
+
+    def offload(self, tag: str) -> None:
+        """Give up the memory of a part; its contents are kept wherever they matter."""
+        ...
+
+    def onload(self, tag: str) -> None:
+        """Take it back."""
+        ...
+
+
+@dataclass
+class GpuPool:
+    """The residents of one GPU and where their parts are.
+
+    Args:
+        mode: `auto`, `always` or `never`: `strategy.offload`.
+        budget: Bytes of the GPU that are ours to fill; None: without bound.
+        working: Bytes that each phase needs besides the residents.
+    """
+
+    mode: str = "never"
+    budget: int | None = None
+    working: Mapping[str, int] = field(default_factory=dict)
+    _residents: dict[str, Resident] = field(default_factory=dict)
+    _away: set[tuple[str, str]] = field(default_factory=set)
+    _plan: dict[str, list[Holding]] | None = None
+
+    def register(self, owner: str, resident: Resident) -> None:
+        """Add an owner whose parts are all on the GPU now."""
+        self._residents[owner] = resident
+        self._plan = None
+
+    @property
+    def plan(self) -> dict[str, list[Holding]]:
+        """What leaves for each phase, by the sizes that the residents really have."""
+        if self._plan is None:
+            holdings = [
+                Holding(owner, tag, size)
+                for owner, resident in self._residents.items()
+                for tag, size in resident.sizes().items()
+            ]
+            needs = {phase: Need(self._uses(phase), self.working.get(phase, 0)) for phase in PHASES}
+            self._plan = leaving(holdings, needs, budget=self.budget, mode=self.mode)
+        return self._plan
+
+    def enter(self, phase: str) -> None:
+        """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
+        going = {(h.owner, h.tag) for h in self.plan[phase]} - self._away
+        coming = self._uses(phase) & self._away
+        for owner, tag in sorted(going):
+            self._residents[owner].offload(tag)
+            self._away.add((owner, tag))
+        if going and torch.cuda.is_available():
+            # Another process takes the room that this one's allocator would keep.
+            torch.cuda.empty_cache()
+        for owner, tag in sorted(coming):
+            self._residents[owner].onload(tag)
+            self._away.discard((owner, tag))
+
+    def _uses(self, phase: str) -> frozenset[tuple[str, str]]:
+        return uses(phase, engine_has_weights="engine" in self._residents)

@@ -1,0 +1,86 @@
+"""The calls that a phase switch makes: only what must, in the order that keeps the peak low."""
+
+from relax_lightning.residency import PHASES
+from relax_lightning.strategies.pool import GpuPool, Resident
+
+ROLE = {"weights": 2, "gradients": 4, "optimizer": 12}
+ENGINE = {"engine_weights": 2, "kv_cache": 10}
+
+
+class Recorder(Resident):
+    """Writes down what it is asked for."""
+
+    def __init__(self, owner: str, sizes: dict[str, int], calls: list[str]) -> None:
+        self._owner, self._sizes, self._calls = owner, sizes, calls
+
+    def sizes(self) -> dict[str, int]:
+        return self._sizes
+
+    def offload(self, tag: str) -> None:
+        self._calls.append(f"-{self._owner}.{tag}")
+
+    def onload(self, tag: str) -> None:
+        self._calls.append(f"+{self._owner}.{tag}")
+
+
+def pool(mode: str, budget: int | None, *, engine: bool = True) -> tuple[GpuPool, list[str]]:
+    calls: list[str] = []
+    made = GpuPool(mode, budget, dict.fromkeys(("critic", "actor"), 5))
+    for role in ("actor", "critic"):
+        made.register(role, Recorder(role, ROLE, calls))
+    if engine:
+        made.register("engine", Recorder("engine", ENGINE, calls))
+    return made, calls
+
+
+def iteration(made: GpuPool, calls: list[str]) -> dict[str, list[str]]:
+    told = {}
+    for phase in PHASES:
+        calls.clear()
+        made.enter(phase)
+        told[phase] = list(calls)
+    return told
+
+
+def test_nothing_moves_while_everything_fits() -> None:
+    for mode, budget in (("auto", 53), ("auto", None), ("never", 1)):
+        made, calls = pool(mode, budget)
+        assert not any(iteration(made, calls).values())
+
+
+def test_gradients_alone_then_optimizer_state() -> None:
+    made, calls = pool("auto", 49)
+    iteration(made, calls)
+    assert iteration(made, calls) == {
+        "rollout": [],
+        "critic": ["-actor.gradients", "+critic.gradients"],
+        "actor": ["-critic.gradients", "+actor.gradients"],
+        "publish": [],
+    }
+    made, calls = pool("auto", 41)
+    iteration(made, calls)
+    assert iteration(made, calls)["critic"] == ["-actor.optimizer", "+critic.gradients", "+critic.optimizer"]
+
+
+def test_always_moves_what_the_phase_does_not_use_and_nothing_twice() -> None:
+    made, calls = pool("always", None)
+    iteration(made, calls)
+    told = iteration(made, calls)
+    assert told["critic"] == [
+        "-engine.engine_weights",
+        "-engine.kv_cache",
+        "+critic.gradients",
+        "+critic.optimizer",
+        "+critic.weights",
+    ]
+    assert told["publish"] == ["-actor.gradients", "-actor.optimizer", "+engine.engine_weights"]
+    assert told["rollout"] == ["-actor.weights", "+engine.kv_cache"]
+
+
+def test_the_embedded_engine_generates_on_the_actors_weights() -> None:
+    made, calls = pool("always", None, engine=False)
+    iteration(made, calls)
+    told = iteration(made, calls)
+    assert told["rollout"] == []
+    assert told["critic"] == ["-actor.weights", "+critic.gradients", "+critic.optimizer", "+critic.weights"]
+    assert told["publish"] == ["-actor.gradients", "-actor.optimizer"]
