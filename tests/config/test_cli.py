@@ -61,8 +61,8 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
     assert "gamma 1.0 discount, in [0, 1]" in lines
     assert "betas [0.9, 0.98] Adam's decay rates of the two moments" in lines
     assert "batch_size required prompts an iteration, all ranks together" in lines
-    assert "curves {} a picture of the main curves in the run folder" in lines
-    assert "data.rollout.validation.<name>: name: a set of prompts to evaluate on" in lines
+    assert "curves {} a picture of the main curves in the run folder; null:" in lines
+    assert "data.rollout.validation.<name>: a set of prompts to evaluate on, under a name of your own" in lines
     schema = yaml.safe_load((Path(__file__).parent / "schema.yaml").read_text())
     for name in (*schema["model"]["algorithm"], *schema["data"]["rollout"]["sampling"], *schema["trainer"]):
         assert any(line.startswith(f"  {name} ") for line in out.splitlines()), name
