@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -26,6 +27,7 @@ commands:
   plan --config FILE [--key value ...]       check a configuration and print what it means; nothing runs
   validate --config FILE [--key value ...]   evaluate on the validation sets
   export CHECKPOINT DIR                      write a Hugging Face directory
+  config --explain KEY | --schema            what a key means; a JSON Schema for editors
 
 options:
   --help      this text; `relax-lightning fit --help` lists every key
@@ -43,7 +45,7 @@ usage: relax-lightning {command} --config FILE [--config MORE ...] [--key value 
 {more}  --KEY VALUE            any key below, dotted: --model.algorithm.gamma 0.99
 
 ${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{other.key}} are replaced.
-A start: configs/digits-cpu.yaml
+A start: configs/digits-cpu.yaml. More of one key: relax-lightning config --explain KEY
 """
 
 PLAN_OPTIONS = """\
@@ -57,6 +59,14 @@ usage: relax-lightning export CHECKPOINT DIR
 
   CHECKPOINT   an iter_ folder, or a checkpoint root, which means its newest checkpoint
   DIR          where the Hugging Face directory is written; must not hold anything yet
+"""
+
+CONFIG_USAGE = """\
+usage: relax-lightning config --explain KEY | --schema | --markdown
+
+  --explain KEY   all about one key or section: model.algorithm.lambd; also by the names of others: gae_lambda
+  --schema        a JSON Schema of configuration files, for editors
+  --markdown      all keys as a page of Markdown, docs/configuration.md
 """
 
 _START = "a complete example to start from: relax-lightning fit --config configs/digits-cpu.yaml"
@@ -160,6 +170,7 @@ def _dispatch(words: list[str]) -> int:
         "validate": lambda rest: _run("validate", rest),
         "plan": _plan,
         "export": _export,
+        "config": _config,
     }
     if not words or words[0] in ("--help", "-h"):
         print(USAGE, end="")
@@ -285,6 +296,27 @@ def _export(words: list[str]) -> int:
     from relax_lightning.megatron.export import export_checkpoint
 
     export_checkpoint(checkpoint, directory)
+    return 0
+
+
+def _config(words: list[str]) -> int:
+    if not words or words[0] in ("--help", "-h"):
+        print(CONFIG_USAGE, end="")
+        return 0 if words else 2
+    if words == ["--schema"]:
+        from relax_lightning.config.schema import json_schema
+
+        print(json.dumps(json_schema(), indent=2))
+    elif words == ["--markdown"]:
+        from relax_lightning.config.markdown import markdown
+
+        print(markdown(), end="")
+    elif words[0] == "--explain" and len(words) == 2:
+        from relax_lightning.config.explain import explain
+
+        print(explain(words[1]))
+    else:
+        raise UsageError(f"wanted --explain KEY, --schema or --markdown, got {' '.join(words)}")
     return 0
 
 

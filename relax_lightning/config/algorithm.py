@@ -24,11 +24,11 @@ class AlgorithmConfig:
     eps_clip_c: float | None = key(
         None, "dual clip, above 1: for A < 0 the loss is capped at -c*A; null: off"
     )
-    value_clip: float | None = key(0.2, "range of the clipped value; null: no clipping")
+    value_clip: float | None = key(0.2, "margin of the clipped value around the old one; null: no clipping")
     entropy_coef: float = key(0.0, "weight of the entropy bonus in the actor's loss")
     kl_coef: float = key(0.0, "weight of the KL to the reference in the rewards; needs model.reference")
     use_kl_loss: bool = key(False, "add the KL to the reference to the actor's loss; needs model.reference")
-    kl_loss_coef: float = key(0.0, "weight of the KL in the actor's loss")
+    kl_loss_coef: float = key(0.0, "weight of the KL in the actor's loss, with use_kl_loss")
     kl_loss_type: str = key("k1", "estimator of the KL: k1 | k2 | k3")
     normalize_advantages: bool = key(False, "whiten advantages over all trainable tokens of the rollout")
     old_log_probs: str = key(
@@ -38,7 +38,9 @@ class AlgorithmConfig:
     truncation: str = key("terminal", "what a cut response ends with: terminal | bootstrap | mask")
     loss_aggregation: str = key("token_mean", "mean of the loss over: token_mean | sequence_mean")
     num_ppo_epochs: int = key(1, "passes over the rollouts of an iteration by the actor")
-    num_critic_epochs: int | None = key(None, "the same for the critic; null follows num_ppo_epochs")
+    num_critic_epochs: int | None = key(
+        None, "passes over the rollouts of an iteration by the critic; null follows num_ppo_epochs"
+    )
     target_kl: float | None = key(None, "end the actor's passes of an iteration above this ppo_kl; null: off")
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -11,7 +10,8 @@ from typing import Any
 import yaml
 
 from relax_lightning.config.faults import FieldError, fault, show
-from relax_lightning.config.names import DERIVED_TRAINER_KEYS, field_types, meant
+from relax_lightning.config.names import DERIVED_TRAINER_KEYS, meant
+from relax_lightning.config.sections import field_types, union_members
 from relax_lightning.config.yaml_text import parse_yaml
 
 INVALID: Any = object()
@@ -67,7 +67,7 @@ def build(config: type, tree: Any, key: str, problems: Problems) -> Any:
 
 def convert(kind: Any, value: Any, key: str, problems: Problems, where: Field[Any] | None = None) -> Any:
     """`value` as the type `kind` wants it, or INVALID with the fault recorded."""
-    members = _members(kind)
+    members = union_members(kind)
     if value is None and (type(None) in members or any(is_dataclass(m) for m in members)):
         return None if type(None) in members else build(members[0], {}, key, problems)
     if isinstance(value, FromEnvironment) and str not in members:
@@ -81,11 +81,7 @@ def convert(kind: Any, value: Any, key: str, problems: Problems, where: Field[An
 
 def describe(kind: Any) -> str:
     """What a type wants, in the words of a user of YAML."""
-    return " or ".join(_describe_member(member) for member in _members(kind))
-
-
-def _members(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    return " or ".join(_describe_member(member) for member in union_members(kind))
 
 
 def _fits(kind: Any, value: Any) -> bool:

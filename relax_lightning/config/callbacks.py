@@ -12,7 +12,7 @@ from relax_lightning.config.keys import key, section
 class CriticOnlyWarmupConfig:
     """First iterations in which only the critic trains."""
 
-    num_steps: int = key(0, "number of such iterations")
+    num_steps: int = key(0, "number of iterations in which the actor stays as it is")
 
     def __post_init__(self) -> None:
         refuse(at_least(self, 0, "num_steps"))
@@ -32,8 +32,8 @@ class WarmupConfig:
 class LRWarmupConfig:
     """Linear warm-up of the learning rates."""
 
-    actor: WarmupConfig = section(WarmupConfig, "of the actor")
-    critic: WarmupConfig = section(WarmupConfig, "of the critic")
+    actor: WarmupConfig = section(WarmupConfig, "warm-up of the actor's learning rate")
+    critic: WarmupConfig = section(WarmupConfig, "warm-up of the critic's learning rate")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CheckpointConfig:
     """When the pair of actor and critic is saved, and how many are kept."""
 
     every_n_steps: int | None = key(None, "iterations between checkpoints; null: only at the end")
-    keep_last: int = key(2, "number of checkpoints kept")
+    keep_last: int = key(2, "number of newest checkpoints kept")
     save_last: bool = key(True, "save at a clean end as well")
 
     def __post_init__(self) -> None:
@@ -73,14 +73,20 @@ class CallbacksConfig:
     """Our own callbacks; null switches one off."""
 
     critic_only_warmup: CriticOnlyWarmupConfig | None = section(
-        CriticOnlyWarmupConfig, "first iterations in which only the critic trains"
+        CriticOnlyWarmupConfig, "first iterations in which only the critic trains; null: off"
     )
-    lr_warmup: LRWarmupConfig | None = section(LRWarmupConfig, "linear warm-up of the learning rates")
+    lr_warmup: LRWarmupConfig | None = section(
+        LRWarmupConfig, "linear warm-up of the learning rates; null: off"
+    )
     checkpoint: CheckpointConfig | None = section(
-        CheckpointConfig, "saves, prunes, refuses inconsistent pairs"
+        CheckpointConfig, "saves actor and critic together, and prunes; null: nothing is saved"
     )
-    metrics: MetricsConfig | None = section(MetricsConfig, "metrics on the terminal and in the record")
-    curves: CurvesConfig | None = section(CurvesConfig, "a picture of the main curves in the run folder")
+    metrics: MetricsConfig | None = section(
+        MetricsConfig, "metrics on the terminal and in the record; null: off"
+    )
+    curves: CurvesConfig | None = section(
+        CurvesConfig, "a picture of the main curves in the run folder; null: none"
+    )
     timeline: TimelineConfig | None = section(
-        TimelineConfig, "a Chrome trace of the phases in the run folder"
+        TimelineConfig, "a Chrome trace of the phases in the run folder; null: none"
     )

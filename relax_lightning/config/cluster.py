@@ -15,11 +15,11 @@ ROLES = ("actor", "critic", "rollout", "advantages")
 class ClusterConfig:
     """Ray, and what each role gets of it."""
 
-    address: str | None = key(None, "address of a Ray cluster; null starts one here")
-    accelerator: str = key("auto", "auto | gpu | cpu")
+    address: str | None = key(None, "address of a Ray cluster; null: one is started here")
+    accelerator: str = key("auto", "what the ranks run on: auto | gpu | cpu")
     resources: dict[str, tuple[int, int]] = key(
         {"actor": (1, 8), "critic": (1, 8), "rollout": (1, 8), "advantages": (1, 0)},
-        "role: [replicas, gpus]",
+        "what each role gets, as role: [replicas, gpus]",
     )
     colocate: bool = key(True, "equal shapes share one placement group; only true is supported")
     max_restarts: int = key(0, "restarts of the training after a lost worker")

@@ -9,6 +9,16 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What a check lets pass."""
+
+    wanted: str
+    """In words."""
+    schema: dict[str, Any]
+    """As keywords of JSON Schema; null is left to the field's type."""
+
+
+@dataclass(frozen=True)
 class Fault:
     """One fault of one field: where, and what was wanted, what came, what to change."""
 
@@ -16,6 +26,8 @@ class Fault:
     message: str
     also: tuple[str, ...] = ()
     """Other fields that the fault depends on: where one of them is at fault, this one says nothing new."""
+    rule: Rule | None = None
+    """What the field must be whatever the others are; None where they have a say."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
@@ -80,41 +92,57 @@ def show(value: Any) -> str:
 
 def at_least(config: Any, bound: float, *names: str) -> list[Fault]:
     """Fields that must be `bound` or more; null is left to the field's type."""
-    return _numbers(config, names, lambda x: x >= bound, f"a number of at least {bound:g}")
+    rule = Rule(f"a number of at least {bound:g}", {"minimum": bound})
+    return _numbers(config, names, lambda x: x >= bound, rule)
 
 
 def above(config: Any, bound: float, *names: str) -> list[Fault]:
     """Fields that must be more than `bound`."""
-    return _numbers(config, names, lambda x: x > bound, f"a number above {bound:g}")
+    rule = Rule(f"a number above {bound:g}", {"exclusiveMinimum": bound})
+    return _numbers(config, names, lambda x: x > bound, rule)
 
 
 def within(config: Any, low: float, high: float, *names: str) -> list[Fault]:
     """Fields that must lie from `low` to `high`, both allowed."""
-    return _numbers(config, names, lambda x: low <= x <= high, f"a number from {low:g} to {high:g}")
+    rule = Rule(f"a number from {low:g} to {high:g}", {"minimum": low, "maximum": high})
+    return _numbers(config, names, lambda x: low <= x <= high, rule)
 
 
 def half_open(config: Any, low: float, high: float, *names: str) -> list[Fault]:
     """Fields that must be more than `low` and at most `high`."""
-    return _numbers(config, names, lambda x: low < x <= high, f"a number above {low:g} and at most {high:g}")
+    rule = Rule(f"a number above {low:g} and at most {high:g}", {"exclusiveMinimum": low, "maximum": high})
+    return _numbers(config, names, lambda x: low < x <= high, rule)
 
 
 def one_of(config: Any, choices: tuple[str, ...], *names: str) -> list[Fault]:
     """Fields that must be one of the words; null is left to the field's type."""
     wanted = "one of " + ", ".join(choices) if len(choices) > 1 else f"`{next(iter(choices))}`"
-    values = {name: getattr(config, name) for name in names}
-    return [
-        Fault(name, fault(wanted, value, _default_hint(config, name)))
-        for name, value in values.items()
-        if value is not None and value not in choices
-    ]
+    return _refused(config, names, lambda word: word in choices, Rule(wanted, {"enum": list(choices)}))
 
 
-def _numbers(config: Any, names: tuple[str, ...], allowed: Any, wanted: str) -> list[Fault]:
+def rule_of(config: type, name: str) -> Rule | None:
+    """What the check of a dataclass lets pass in one number or word; None where its type is all it looks at.
+
+    The check itself is asked, with NaN, which no rule lets pass.
+    """
+    others = {f.name: 1 for f in fields(config) if f.default is MISSING and f.default_factory is MISSING}
+    try:
+        config(**others | {name: math.nan})
+    except FieldError as error:
+        return next((found.rule for found in error.faults if found.field == name and found.rule), None)
+    return None
+
+
+def _numbers(config: Any, names: tuple[str, ...], allowed: Any, rule: Rule) -> list[Fault]:
+    return _refused(config, names, lambda value: is_finite_number(value) and allowed(value), rule)
+
+
+def _refused(config: Any, names: tuple[str, ...], passes: Any, rule: Rule) -> list[Fault]:
     values = {name: getattr(config, name) for name in names}
     return [
-        Fault(name, fault(wanted, value, _default_hint(config, name)))
+        Fault(name, fault(rule.wanted, value, _default_hint(config, name)), rule=rule)
         for name, value in values.items()
-        if value is not None and not (is_finite_number(value) and allowed(value))
+        if value is not None and not passes(value)
     ]
 
 

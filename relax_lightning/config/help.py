@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-import typing
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass
+from types import NoneType
 
 import yaml
 
+from relax_lightning.config.building import describe
 from relax_lightning.config.loader import REQUIRED, to_dict
-from relax_lightning.config.names import field_types
-from relax_lightning.config.tree import Config
+from relax_lightning.config.sections import Entry, Section, listed_sections, union_members
 
 WIDTH = 100
 _NAME, _DEFAULT = 28, 18
@@ -28,72 +26,49 @@ class Group:
 
 def key_groups() -> list[Group]:
     """Every section with its keys, in the order of the tree; a section that is there twice is listed once."""
-    return list(_groups(Config, "", "the whole tree", _first_places()))
+    groups = [Group(_title(section), tuple(_lines_of(section))) for section in listed_sections()]
+    return [group for group in groups if group.lines]
 
 
-def key_help() -> str:
-    """The groups as one text of at most 100 columns."""
-    return "\n\n".join("\n".join((group.title, *group.lines)) for group in key_groups())
-
-
-def _groups(config: type, prefix: str, meaning: str, places: dict[type, str]) -> Iterator[Group]:
-    nested = [(f, *found) for f in fields(config) if (found := _section(config, f)) is not None]
-    open_sections = [f for f, section, _ in nested if f.default is not None and fields(section)]
-    place, title = prefix.removesuffix("."), "the top" if not prefix else prefix.removesuffix(".")
-    if places[config] != place:
-        yield Group(_wrapped(f"{title}: {meaning}"), (f"  the keys of {places[config]}",))
-        return
-    lines = tuple(line for f in fields(config) if f not in open_sections for line in _lines(f, prefix))
-    if lines:
-        yield Group(_wrapped(f"{title}: {meaning}"), lines)
-    for f, section, name in nested:
-        if fields(section):
-            yield from _groups(
-                section, f"{prefix}{name}.", f.metadata["help"].removeprefix("required: "), places
-            )
-
-
-def _first_places() -> dict[type, str]:
-    places: dict[type, list[str]] = {}
-
-    def visit(config: type, place: str) -> None:
-        places.setdefault(config, []).append(place)
-        for f in fields(config):
-            if (found := _section(config, f)) is not None:
-                visit(found[0], f"{place}.{found[1]}" if place else found[1])
-
-    visit(Config, "")
-    return {config: min(found, key=lambda place: place.count(".")) for config, found in places.items()}
-
-
-def _wrapped(title: str) -> str:
-    return textwrap.fill(title, WIDTH, subsequent_indent="    ")
-
-
-def _section(config: type, f: Field[Any]) -> tuple[type, str] | None:
-    kind = field_types(config)[f.name]
-    members = typing.get_args(kind) or (kind,)
-    sections = [member for member in members if isinstance(member, type) and is_dataclass(member)]
-    if not sections:
-        return None
-    return sections[0], f"{f.name}.<name>" if typing.get_origin(kind) is dict else f.name
-
-
-def _lines(f: Field[Any], prefix: str) -> list[str]:
-    default = "required" if prefix + f.name in REQUIRED else _default(f)
-    start = f"  {f.name:<{_NAME - 3}} {default:<{_DEFAULT - 1}} "
-    meaning = f.metadata["help"].removeprefix("required: ")
+def entry_lines(entry: Entry) -> list[str]:
+    """Name, default and meaning of a key, as wrapped lines of text."""
+    default = default_text(entry)
+    start = f"  {entry.name:<{_NAME - 3}} {default:<{_DEFAULT - 1}} "
+    meaning = entry.meaning
     if len(start) > _NAME + _DEFAULT:
         meaning = f"default {default}: {meaning}"
-        start = f"  {f.name:<{_NAME - 3}} ".ljust(_NAME + _DEFAULT)
+        start = f"  {entry.name:<{_NAME - 3}} ".ljust(_NAME + _DEFAULT)
     return textwrap.wrap(
         start + meaning, WIDTH, subsequent_indent=" " * (_NAME + _DEFAULT), break_long_words=False
     )
 
 
-def _default(f: Field[Any]) -> str:
-    if f.default is MISSING and f.default_factory is MISSING:
+def default_text(entry: Entry) -> str:
+    """A key's default as one writes it in YAML, or `required`."""
+    if entry.key in REQUIRED or entry.default is MISSING:
         return "required"
-    value = f.default if f.default_factory is MISSING else f.default_factory()
-    text = yaml.safe_dump(to_dict(value), default_flow_style=True, sort_keys=False, width=1000)
+    if entry.is_only_a_title and entry.section_key == entry.key:
+        return "a section"
+    text = yaml.safe_dump(to_dict(entry.default), default_flow_style=True, sort_keys=False, width=1000)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def type_text(entry: Entry) -> str:
+    """The type of a key's value in the words of a user of YAML."""
+    if entry.section is None:
+        words = [describe(kind) for kind in union_members(entry.kind) if kind is not NoneType]
+    else:
+        words = ["a section" if entry.section_key == entry.key else "a mapping of names to sections"]
+    is_nullable = NoneType in union_members(entry.kind) and entry.key not in REQUIRED
+    return " or ".join([*words, "null"] if is_nullable else words)
+
+
+def _title(section: Section) -> str:
+    title = f"{section.key or 'the top'}: {section.meaning}"
+    return textwrap.fill(title, WIDTH, subsequent_indent="    ")
+
+
+def _lines_of(section: Section) -> list[str]:
+    if section.same_as is not None:
+        return [f"  the keys of {section.same_as}"]
+    return [line for e in section.entries if not e.is_only_a_title for line in entry_lines(e)]

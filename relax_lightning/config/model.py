@@ -92,16 +92,18 @@ class ActorConfig:
 
     hf_checkpoint: str | None = key(
         None,
-        "Hugging Face directory that actor and critic start from; required unless `architecture` is given",
+        "Hugging Face directory that actor and critic start from; null: a model from `architecture`",
     )
-    architecture: ArchitectureConfig | None = key(None, "a model from scratch instead of hf_checkpoint")
+    architecture: ArchitectureConfig | None = key(
+        None, "a model from scratch instead of hf_checkpoint; null: none"
+    )
     tokenizer: str | None = key(
-        None, "null follows hf_checkpoint; a path, or an import path for a model from scratch"
+        None, "a folder, or an import path for a model from scratch; null follows hf_checkpoint"
     )
-    load: str | None = key(None, "checkpoint root that both roles resume from")
-    save: str | None = key(None, "checkpoint root; null: <default_root_dir>/checkpoints")
+    load: str | None = key(None, "checkpoint root that both roles resume from; null: a fresh start")
+    save: str | None = key(None, "checkpoint root to write; null: <default_root_dir>/checkpoints")
     parallel: ParallelConfig = section(ParallelConfig, "how the model is cut over ranks")
-    recompute: str | None = key(None, "activations computed again in backward: null | selective | full")
+    recompute: str | None = key(None, "activations computed again in backward: selective | full; null: none")
     optimizer: OptimizerConfig = section(OptimizerConfig, "the actor's optimizer")
 
     def __post_init__(self) -> None:
@@ -112,11 +114,11 @@ class ActorConfig:
 class CriticConfig:
     """The value model: the actor's trunk with a one-output head."""
 
-    load: str | None = key(None, "checkpoint root; null follows actor.load")
-    save: str | None = key(None, "checkpoint root; null follows actor.save")
+    load: str | None = key(None, "checkpoint root that the critic resumes from; null follows the actor's")
+    save: str | None = key(None, "checkpoint root to write; null follows the actor's")
     head_init: str = key("zero", "start of the value head: zero | normal")
     parallel: ParallelConfig | None = key(None, "how the model is cut over ranks; null follows the actor's")
-    recompute: str | None = key(None, "activations computed again in backward: null | selective | full")
+    recompute: str | None = key(None, "activations computed again in backward: selective | full; null: none")
     optimizer: CriticOptimizerConfig = section(CriticOptimizerConfig, "the critic's optimizer")
 
     def __post_init__(self) -> None:

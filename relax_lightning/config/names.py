@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import typing
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
 
-from relax_lightning.config.tree import Config
+from relax_lightning.config.sections import ANY_NAME, entries
 
 _ALGORITHM, _OPTIMIZER, _ROLLOUT = "model.algorithm", "model.actor.optimizer", "data.rollout"
 
@@ -102,11 +98,45 @@ _BY_TARGET = {
 FOREIGN_NAMES = {name: target for target, names in _BY_TARGET.items() for name in names.split()}
 """Names of other systems, and the key that is ours for them."""
 
+REFERENCE_FLAGS = {
+    "--hf-checkpoint": "model.actor.hf_checkpoint",
+    "--load": "model.actor.load",
+    "--save": "model.actor.save",
+    "--lr": f"{_OPTIMIZER}.lr",
+    "--critic-load": "model.critic.load",
+    "--critic-save": "model.critic.save",
+    "--critic-lr": "model.critic.optimizer.lr",
+    "--critic-lr-warmup-iters": "callbacks.lr_warmup.critic.num_iters",
+    "--num-critic-only-steps": "callbacks.critic_only_warmup.num_steps",
+    "--advantage-estimator": f"{_ALGORITHM}.advantage_estimator",
+    "--gamma": f"{_ALGORITHM}.gamma",
+    "--lambd": f"{_ALGORITHM}.lambd",
+    "--eps-clip": f"{_ALGORITHM}.eps_clip",
+    "--eps-clip-high": f"{_ALGORITHM}.eps_clip_high",
+    "--value-clip": f"{_ALGORITHM}.value_clip",
+    "--entropy-coef": f"{_ALGORITHM}.entropy_coef",
+    "--kl-coef": f"{_ALGORITHM}.kl_coef",
+    "--use-kl-loss": f"{_ALGORITHM}.use_kl_loss",
+    "--kl-loss-coef": f"{_ALGORITHM}.kl_loss_coef",
+    "--normalize-advantages": f"{_ALGORITHM}.normalize_advantages",
+    "--use-rollout-logprobs": f"{_ALGORITHM}.old_log_probs",
+    "--global-batch-size": "model.global_batch_size",
+    "--micro-batch-size": "model.micro_batch_size",
+    "--max-tokens-per-gpu": "model.max_tokens_per_microbatch",
+    "--rollout-batch-size": f"{_ROLLOUT}.batch_size",
+    "--n-samples-per-prompt": f"{_ROLLOUT}.n_samples_per_prompt",
+    "--sglang-*": f"{_ROLLOUT}.engine.init_args",
+    "--sglang-mem-fraction-static": f"{_ROLLOUT}.engine.init_args.mem_fraction_static",
+    "--resource": "cluster.resources",
+    "--colocate": "cluster.colocate",
+}
+"""Flags of the system whose published description this project follows, and the key that replaces each."""
+
 
 @cache
 def known_keys() -> tuple[str, ...]:
     """Every key of the tree, dotted, sections included; open mappings end at their own key."""
-    return tuple(_keys(Config, ""))
+    return tuple(key for key in entries() if ANY_NAME not in key)
 
 
 def meant(key: str, siblings: list[str]) -> str | None:
@@ -124,7 +154,7 @@ def meant(key: str, siblings: list[str]) -> str | None:
         return _for_role(key, FOREIGN_NAMES[name])
     elsewhere = [known for known in known_keys() if known.rpartition(".")[2] == name]
     if elsewhere:
-        return max(elsewhere, key=lambda known: _shared(known, key))
+        return max(elsewhere, key=lambda known: (_shared(known, key), -known.count(".")))
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:
         return _join(parent, near[0])
@@ -149,21 +179,3 @@ def _shared(one: str, other: str) -> int:
 
 def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
-
-
-def _keys(config: type, prefix: str) -> Iterator[str]:
-    for f in fields(config):
-        yield prefix + f.name
-        for nested in _dataclasses_in(field_types(config)[f.name]):
-            yield from _keys(nested, f"{prefix}{f.name}.")
-
-
-def _dataclasses_in(kind: Any) -> list[type]:
-    members = typing.get_args(kind) if typing.get_origin(kind) not in (list, dict, tuple) else ()
-    return [member for member in (kind, *members) if isinstance(member, type) and is_dataclass(member)]
-
-
-@cache
-def field_types(config: type) -> dict[str, Any]:
-    """The resolved type of every field of a dataclass."""
-    return typing.get_type_hints(config)

@@ -19,7 +19,7 @@ class OptimizerConfig:
     eps: float = key(1.0e-8, "Adam's epsilon")
     clip_grad: float = key(1.0, "largest gradient norm; 0: no clipping")
     decay: str = key(
-        "constant", "of the learning rate: constant | linear | cosine, over the role's own steps"
+        "constant", "decay of the learning rate over the role's own steps: constant | linear | cosine"
     )
     min_lr: float = key(0.0, "learning rate at the end of the decay")
     distributed: bool = key(True, "shard the optimizer state over data-parallel ranks")
@@ -38,7 +38,9 @@ class CriticOptimizerConfig:
     betas: tuple[float, float] | None = key(None, "Adam's decay rates; null follows the actor's")
     eps: float | None = key(None, "Adam's epsilon; null follows the actor's")
     clip_grad: float | None = key(None, "largest gradient norm; 0: no clipping; null follows the actor's")
-    decay: str | None = key(None, "constant | linear | cosine; null follows the actor's")
+    decay: str | None = key(
+        None, "decay of the learning rate: constant | linear | cosine; null follows the actor's"
+    )
     min_lr: float | None = key(None, "learning rate at the end of the decay; null follows the actor's")
     distributed: bool | None = key(None, "shard the optimizer state; null follows the actor's")
     cpu_offload_fraction: float | None = key(None, "share stepped on the host; null follows the actor's")

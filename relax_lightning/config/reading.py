@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from relax_lightning.config.building import FromEnvironment, Problems
-from relax_lightning.config.names import field_types
+from relax_lightning.config.sections import field_types
 from relax_lightning.config.tree import Config
 from relax_lightning.config.yaml_text import parse_yaml
 

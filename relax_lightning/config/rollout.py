@@ -49,7 +49,7 @@ class SamplingConfig:
 class PromptsConfig:
     """One set of prompts: a file of ours (`path`), or a user's own class (`class_path`)."""
 
-    path: str | None = key(None, "JSON Lines or Parquet file")
+    path: str | None = key(None, "JSON Lines or Parquet file; null: a class_path instead")
     input_key: str = key("prompt", "column of the prompt: text, or a list of role/content messages")
     label_key: str = key("label", "column of what the reward compares with")
     metadata_key: str | None = key(None, "column of a mapping handed to the reward; null: none")
@@ -57,7 +57,7 @@ class PromptsConfig:
     max_prompt_tokens: int | None = key(
         None, "longer prompts are dropped at load and counted; null: keep all"
     )
-    class_path: str | None = key(None, "import path of a prompts class, instead of path")
+    class_path: str | None = key(None, "import path of a prompts class, instead of path; null: none")
     init_args: dict[str, Any] = key({}, "arguments of class_path")
     sampling: SamplingConfig | None = key(
         None, "validation sets only: their own sampling; null follows data.rollout.sampling"
@@ -79,12 +79,14 @@ class PromptsConfig:
 class RewardConfig:
     """What scores a response: a registered reward by name, or a user's own class."""
 
-    name: str | None = key(None, "a registered reward: dapo_math | exact_match | reasoning_gym")
-    class_path: str | None = key(None, "import path of a reward, instead of name")
+    name: str | None = key(
+        None, "a registered reward: dapo_math | exact_match | reasoning_gym; null: a class_path instead"
+    )
+    class_path: str | None = key(None, "import path of a reward, instead of name; null: none")
     init_args: dict[str, Any] = key({}, "arguments of the reward")
     timeout_seconds: float = key(30.0, "a reward that takes longer is ended and named with its sample")
     on_error: str = key("raise", "after a reward failed or timed out: raise | zero")
-    num_workers: int = key(2, "worker processes")
+    num_workers: int = key(2, "worker processes that compute rewards")
 
     def __post_init__(self) -> None:
         refuse(
@@ -114,13 +116,15 @@ class EngineConfig:
 class RolloutConfig:
     """Prompts in, rewarded responses out."""
 
-    train: PromptsConfig | None = key(None, "required: the prompts to train on")
-    validation: dict[str, PromptsConfig] = key({}, "name: a set of prompts to evaluate on")
+    train: PromptsConfig | None = key(None, "the prompts to train on")
+    validation: dict[str, PromptsConfig] = key(
+        {}, "a set of prompts to evaluate on, under a name of your own"
+    )
     shuffle: bool = key(True, "another order of the training prompts in every epoch")
-    batch_size: int | None = key(None, "required: prompts an iteration, all ranks together")
+    batch_size: int | None = key(None, "prompts an iteration, all ranks together")
     n_samples_per_prompt: int = key(1, "responses drawn a prompt")
     sampling: SamplingConfig = section(SamplingConfig, "how a response is drawn")
-    reward: RewardConfig | None = key(None, "required: a registered name, or {class_path, init_args}")
+    reward: RewardConfig | None = key(None, "a registered name, or {class_path, init_args}")
     shuffle_rewards: bool = key(False, "the negative control: rewards change places among the samples")
     engine: EngineConfig = section(EngineConfig, "what generates")
 

@@ -15,11 +15,11 @@ class MLflowConfig:
     experiment: str = key("relax-lightning", "name of the experiment")
     run_name: str | None = key(None, "name of the run; null: MLflow makes one up")
     tags: dict[str, str] = key({}, "tags of the run")
-    system_metrics: bool = key(False, "log CPU, memory and GPU use")
+    system_metrics: bool = key(False, "log the use of CPU, memory and GPU at each iteration")
 
 
 @dataclass(frozen=True)
 class TrackingConfig:
     """The trackers."""
 
-    mlflow: MLflowConfig | None = section(MLflowConfig, "MLflow; null switches it off")
+    mlflow: MLflowConfig | None = section(MLflowConfig, "MLflow; null: off")

@@ -13,15 +13,17 @@ from relax_lightning.config.keys import key
 class TrainerConfig:
     """The keys of Lightning's Trainer that are ours to choose; the others are derived."""
 
-    max_steps: int = key(-1, "PPO iterations; required for fit")
-    default_root_dir: str = key("runs/default", "run folder")
+    max_steps: int = key(-1, "PPO iterations; fit needs at least 1")
+    default_root_dir: str = key("runs/default", "run folder: everything a run writes lies in it")
     val_check_interval: int | None = key(None, "iterations between evaluations; null: none")
-    num_sanity_val_steps: int = key(0, "validation batches before training")
+    num_sanity_val_steps: int = key(0, "validation batches before training; -1: all")
     log_every_n_steps: int = key(1, "iterations between points of Lightning's own logging")
     callbacks: list[dict[str, Any]] = key([], "the user's own, class_path + init_args; ours: see `callbacks`")
-    limit_val_batches: int | float | None = key(None, "part of the validation batches; null: all")
+    limit_val_batches: int | float | None = key(
+        None, "validation batches: a number, or a share up to 1.0; null: all"
+    )
     fast_dev_run: bool | int = key(False, "true or a number: run this many iterations and stop")
-    profiler: str | None = key(None, "Lightning's profiler: simple | advanced | pytorch")
+    profiler: str | None = key(None, "Lightning's profiler: simple | advanced | pytorch; null: none")
     enable_progress_bar: bool = key(True, "show progress on the terminal")
 
     def __post_init__(self) -> None:

@@ -19,7 +19,9 @@ from relax_lightning.config.trainer import TrainerConfig
 class Config:
     """Every key of a configuration."""
 
-    seed_everything: int = key(1234, "seed of everything random")
+    seed_everything: int = key(
+        1234, "seed of the order of prompts, of every sampled token and of new weights"
+    )
     trainer: TrainerConfig = section(TrainerConfig, "Lightning's own Trainer")
     model: ModelConfig = section(ModelConfig, "actor, critic, algorithm and batch sizes")
     callbacks: CallbacksConfig = section(CallbacksConfig, "our own callbacks; null switches one off")

@@ -1,5 +1,6 @@
 """The command line up to the moment training would start: words, exit statuses, and what stays unimported."""
 
+import json
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ import yaml
 
 import relax_lightning
 from relax_lightning.cli import main
-from relax_lightning.config import load
+from relax_lightning.config import load, resolve
+from relax_lightning.config.markdown import markdown
+from relax_lightning.config.schema import json_schema
 
 ROOT = Path(relax_lightning.__file__).parent.parent
 
@@ -45,7 +48,10 @@ def call(capsys):
 def test_help_and_version(call):
     status, out, err = call("--help")
     assert (status, err) == (0, [])
-    assert all(word in out for word in ("fit", "validate", "export", "--version", "configs/digits-cpu.yaml"))
+    assert all(
+        word in out
+        for word in ("fit", "validate", "export", "config", "--version", "configs/digits-cpu.yaml")
+    )
     assert call("--version") == (0, f"relax-lightning {relax_lightning.__version__}\n", [])
     status, out, _ = call("export", "--help")
     assert (status, "CHECKPOINT" in out) == (0, True)
@@ -61,8 +67,13 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
     assert "gamma 1.0 discount, in [0, 1]" in lines
     assert "betas [0.9, 0.98] Adam's decay rates of the two moments" in lines
     assert "batch_size required prompts an iteration, all ranks together" in lines
-    assert "curves {} a picture of the main curves in the run folder" in lines
-    assert "data.rollout.validation.<name>: name: a set of prompts to evaluate on" in lines
+    assert "curves {} a picture of the main curves in the run folder; null:" in lines
+    assert (
+        "data.rollout.validation.<name>: a set of prompts to evaluate on, under a name of your own" in lines
+    )
+    assert lines[
+        lines.index("model.critic.parallel: how the model is cut over ranks; null follows the actor's") + 1
+    ] == ("the keys of model.actor.parallel")
     schema = yaml.safe_load((Path(__file__).parent / "schema.yaml").read_text())
     for name in (*schema["model"]["algorithm"], *schema["data"]["rollout"]["sampling"], *schema["trainer"]):
         assert any(line.startswith(f"  {name} ") for line in out.splitlines()), name
@@ -74,7 +85,7 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
     [
         (
             ["train"],
-            "relax-lightning: wanted one of fit, validate, export, got 'train'; see relax-lightning --help",
+            "relax-lightning: wanted one of fit, validate, export, config, got 'train'; see relax-lightning --help",
         ),
         (
             ["fit", "config.yaml"],
@@ -86,6 +97,14 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
             "relax-lightning: wanted a value after --trainer.max_steps, got --x",
         ),
         (["export", "one"], "relax-lightning: wanted export CHECKPOINT DIR, got one"),
+        (
+            ["config", "--explain"],
+            "relax-lightning: wanted --explain KEY, --schema or --markdown, got --explain;",
+        ),
+        (
+            ["config", "--schema", "x"],
+            "relax-lightning: wanted --explain KEY, --schema or --markdown, got --schema x",
+        ),
     ],
 )
 def test_a_command_line_that_cannot_be_read_exits_2(call, words, line):
@@ -161,6 +180,35 @@ def test_print_config_prints_what_reads_back(call, folder):
     assert config.model.critic.optimizer.lr == config.model.actor.optimizer.lr
 
 
+def test_print_config_of_what_is_sound_says_nothing_else_and_loads_equal(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    files = sorted((ROOT / "configs").glob("*.yaml"))
+    assert files
+    for file in files:
+        status, out, err = call("fit", "--config", str(file), "--print_config")
+        assert (status, err) == (0, []), file
+        (tmp_path / "printed.yaml").write_text(out)
+        assert load([str(tmp_path / "printed.yaml")], []) == resolve(load([str(file)], []))
+
+
+def test_config_explains_and_describes(call, folder):
+    status, out, err = call("config", "--explain", "gae_lambda")
+    assert (status, err) == (0, [])
+    assert out.startswith("gae_lambda is model.algorithm.lambd here.\n\nmodel.algorithm.lambd\n  meaning ")
+    status, out, err = call("config", "--explain", "model.algorithm.gama")
+    assert (status, out) == (1, "")
+    assert err == [
+        "relax-lightning: --explain: wanted a known key, got 'model.algorithm.gama'; "
+        "did you mean `model.algorithm.gamma`?"
+    ]
+    assert json.loads(call("config", "--schema")[1]) == json_schema()
+    assert call("config", "--markdown") == (0, markdown(), [])
+    assert [(status, out.split()[:3]) for status, out, _ in (call("config"), call("config", "--help"))] == [
+        (2, ["usage:", "relax-lightning", "config"]),
+        (0, ["usage:", "relax-lightning", "config"]),
+    ]
+
+
 def test_a_users_own_callbacks_would_shadow_ours(call, folder):
     Path("callbacks").mkdir()
     words = ["fit", "--config", "sound.yaml", "--ckpt_path", "nowhere"]
@@ -206,7 +254,8 @@ LIGHT = """
 import sys
 from relax_lightning.cli import main
 for words in (["--help"], ["--version"], ["fit", "--help"], ["fit"], ["fit", "--config", sys.argv[1], "--x", "1"],
-              ["validate", "--config", sys.argv[1], "--print_config"], ["export", "nowhere", "out"]):
+              ["validate", "--config", sys.argv[1], "--print_config"], ["export", "nowhere", "out"],
+              ["config", "--explain", "gae_lambda"], ["config", "--schema"], ["config", "--markdown"]):
     main(words)
 heavy = {"torch", "lightning", "pytorch_lightning", "ray", "megatron", "transformers", "mlflow"} & set(sys.modules)
 sys.exit(f"imported: {sorted(heavy)}" if heavy else 0)
@@ -222,5 +271,5 @@ def test_help_and_faults_leave_the_heavy_packages_alone_and_are_quick(folder):
         done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
         seconds.append(time.perf_counter() - start)
         assert done.returncode == 0, done.stderr
-    # All seven commands in one process; the better of two, for a machine that is busy with something else.
+    # All ten commands in one process; the better of two, for a machine that is busy with something else.
     assert min(seconds) < 2
