@@ -25,6 +25,7 @@ commands:
   fit --config FILE [--key value ...]        train
   validate --config FILE [--key value ...]   evaluate on the validation sets
   export CHECKPOINT DIR                      write a Hugging Face directory
+  migrate SCRIPT.sh [-o FILE]                translate a launch script of Relax or slime
 
 options:
   --help      this text; `relax-lightning fit --help` lists every key
@@ -144,6 +145,7 @@ def _dispatch(words: list[str]) -> int:
         "fit": lambda rest: _run("fit", rest),
         "validate": lambda rest: _run("validate", rest),
         "export": _export,
+        "migrate": _migrate,
     }
     if not words or words[0] in ("--help", "-h"):
         print(USAGE, end="")
@@ -228,6 +230,12 @@ def _export(words: list[str]) -> int:
 
     export_checkpoint(checkpoint, directory)
     return 0
+
+
+def _migrate(words: list[str]) -> int:
+    from relax_lightning.migrate.command import migrate
+
+    return migrate(words)
 
 
 def _put_on_path(folder: Path) -> None:

@@ -45,7 +45,10 @@ def call(capsys):
 def test_help_and_version(call):
     status, out, err = call("--help")
     assert (status, err) == (0, [])
-    assert all(word in out for word in ("fit", "validate", "export", "--version", "configs/digits-cpu.yaml"))
+    assert all(
+        word in out
+        for word in ("fit", "validate", "export", "migrate", "--version", "configs/digits-cpu.yaml")
+    )
     assert call("--version") == (0, f"relax-lightning {relax_lightning.__version__}\n", [])
     status, out, _ = call("export", "--help")
     assert (status, "CHECKPOINT" in out) == (0, True)
@@ -74,7 +77,7 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
     [
         (
             ["train"],
-            "relax-lightning: wanted one of fit, validate, export, got 'train'; see relax-lightning --help",
+            "relax-lightning: wanted one of fit, validate, export, migrate, got 'train'; see relax-lightning --help",
         ),
         (
             ["fit", "config.yaml"],
