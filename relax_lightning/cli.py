@@ -28,6 +28,7 @@ commands:
   validate --config FILE [--key value ...]   evaluate on the validation sets
   export CHECKPOINT DIR                      write a Hugging Face directory
   config --explain KEY | --schema            what a key means; a JSON Schema for editors
+  migrate SCRIPT.sh [-o FILE]                translate a launch script of Relax or slime
 
 options:
   --help      this text; `relax-lightning fit --help` lists every key
@@ -171,6 +172,7 @@ def _dispatch(words: list[str]) -> int:
         "plan": _plan,
         "export": _export,
         "config": _config,
+        "migrate": _migrate,
     }
     if not words or words[0] in ("--help", "-h"):
         print(USAGE, end="")
@@ -318,6 +320,12 @@ def _config(words: list[str]) -> int:
     else:
         raise UsageError(f"wanted --explain KEY, --schema or --markdown, got {' '.join(words)}")
     return 0
+
+
+def _migrate(words: list[str]) -> int:
+    from relax_lightning.migrate.command import migrate
+
+    return migrate(words)
 
 
 def _put_on_path(folder: Path) -> None:

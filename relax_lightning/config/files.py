@@ -22,6 +22,7 @@ from relax_lightning.config.checkpoints import (
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
 
+
 def model_problems(config: Config) -> Iterator[Problem]:
     """A Hugging Face directory that is missing, or holds a model that cannot be read."""
     directory = config.model.actor.hf_checkpoint

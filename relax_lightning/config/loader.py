@@ -46,8 +46,16 @@ def load(config_files: list[str], overrides: list[str]) -> Config:
     return config
 
 
-def read(config_files: list[str], overrides: list[str]) -> tuple[Config, Problems]:
+def read(
+    config_files: list[str], overrides: list[str], *, keep_missing_variables: bool = False
+) -> tuple[Config, Problems]:
     """The configuration as far as it is sound, and the faults of the rest: a faulty key has its default.
+
+    Args:
+        config_files: YAML files, merged in order.
+        overrides: `key=value` each, laid over the files in order.
+        keep_missing_variables: an environment variable NAME that is not set reads as the text `${NAME}`; else it
+            is a fault.
 
     Raises:
         ConfigurationError: A file or an override could not be read at all.
@@ -60,7 +68,14 @@ def read(config_files: list[str], overrides: list[str]) -> tuple[Config, Problem
     tree: dict[str, Any] = {}
     for layer in layers:
         tree = merge(tree, layer)
-    config = build(Config, interpolate(tree, to_dict(Config()), problems), "", problems)
+    return read_tree(tree, keep_missing_variables=keep_missing_variables)
+
+
+def read_tree(tree: dict[str, Any], *, keep_missing_variables: bool = False) -> tuple[Config, Problems]:
+    """The same for a tree that was read or made already."""
+    problems = Problems()
+    filled = interpolate(tree, to_dict(Config()), problems, keep_missing_variables=keep_missing_variables)
+    config = build(Config, filled, "", problems)
     config = Config() if config is INVALID else config
     for key, wanted in REQUIRED.items():
         if value_at(config, key) is None and not problems.concern(key):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import typing
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +75,26 @@ def merge(below: Any, above: Any) -> Any:
     return merged
 
 
-def interpolate(tree: dict[str, Any], defaults: dict[str, Any], problems: Problems) -> dict[str, Any]:
+def interpolate(
+    tree: dict[str, Any],
+    defaults: dict[str, Any],
+    problems: Problems,
+    *,
+    keep_missing_variables: bool = False,
+) -> dict[str, Any]:
     """The tree with every `${...}` replaced; a key whose interpolation fails is a problem and is left out.
 
     Args:
         tree: what the user wrote, merged.
         defaults: the tree that an interpolation sees below the user's.
         problems: faults are added here.
+        keep_missing_variables: an environment variable NAME that is not set, and has no default, reads as the
+            text `${NAME}`; else it is a fault.
     """
     sound = _without(tree, lambda path, text: _has_grammar_fault(path, text, problems))
     root = OmegaConf.create(merge(defaults, sound))
     assert isinstance(root, DictConfig)
-    return _replaced(sound, root, (), problems)
+    return _replaced(sound, root, (), _Reading(problems, keep_missing_variables))
 
 
 def with_full_reward(tree: dict[str, Any]) -> dict[str, Any]:
@@ -113,36 +122,67 @@ def _outdated(below: dict[str, Any], above: dict[str, Any]) -> set[str]:
     return {"class_path", "init_args"} if names_another else set()
 
 
-def _replaced(value: Any, node: Any, path: tuple[Any, ...], problems: Problems) -> Any:
+@dataclass(frozen=True)
+class _Reading:
+    problems: Problems
+    keep_missing_variables: bool
+
+
+def _replaced(value: Any, node: Any, path: tuple[Any, ...], reading: _Reading) -> Any:
     if isinstance(value, dict):
-        items = {name: _replaced_at(name, v, node, (*path, name), problems) for name, v in value.items()}
+        items = {name: _replaced_at(name, v, node, (*path, name), reading) for name, v in value.items()}
         return {name: v for name, v in items.items() if v is not _BROKEN}
     if isinstance(value, list):
-        items = [_replaced_at(n, v, node, (*path, n), problems) for n, v in enumerate(value)]
+        items = [_replaced_at(n, v, node, (*path, n), reading) for n, v in enumerate(value)]
         return [v for v in items if v is not _BROKEN]
     return value
 
 
-def _replaced_at(name: Any, value: Any, parent: Any, path: tuple[Any, ...], problems: Problems) -> Any:
+def _replaced_at(name: Any, value: Any, parent: Any, path: tuple[Any, ...], reading: _Reading) -> Any:
     if isinstance(value, dict | list):
-        return _replaced(value, parent[name], path, problems)
+        return _replaced(value, parent[name], path, reading)
     if not isinstance(value, str) or "${" not in value:
         return value
     try:
-        result = parent[name]
-        if OmegaConf.is_config(result):
-            return OmegaConf.to_container(result, resolve=True)
-        return FromEnvironment(result) if isinstance(result, str) else result
+        return _with_placeholders(parent, name) if reading.keep_missing_variables else _resolved(parent, name)
     except (OmegaConfBaseException, RecursionError) as error:
-        problems.add(_dotted(path), _interpolation_fault(value, error))
+        reading.problems.add(_dotted(path), _interpolation_fault(value, error))
         return _BROKEN
 
 
 _BROKEN: Any = object()
 
 
+def _resolved(parent: Any, name: Any) -> Any:
+    result = parent[name]
+    if OmegaConf.is_config(result):
+        return OmegaConf.to_container(result, resolve=True)
+    return FromEnvironment(result) if isinstance(result, str) else result
+
+
+def _with_placeholders(parent: Any, name: Any) -> Any:
+    # OmegaConf alone knows where in a text a variable stands, so a missing one is set to its placeholder meanwhile.
+    stand_ins: list[str] = []
+    try:
+        while True:
+            try:
+                return _resolved(parent, name)
+            except OmegaConfBaseException as error:
+                missing = _MISSING_VARIABLE.search(str(error))
+                if missing is None or missing[1] in stand_ins:
+                    raise
+                stand_ins.append(missing[1])
+                os.environ[missing[1]] = f"${{{missing[1]}}}"
+    finally:
+        for variable in stand_ins:
+            del os.environ[variable]
+
+
+_MISSING_VARIABLE = re.compile(r"Environment variable '(.+?)' not found")
+
+
 def _interpolation_fault(text: str, error: BaseException) -> str:
-    missing = re.search(r"Environment variable '(.+?)' not found", str(error))
+    missing = _MISSING_VARIABLE.search(str(error))
     if missing:
         name = missing[1]
         change = f"export {name}=... or write ${{oc.env:{name},DEFAULT}}"

@@ -54,3 +54,11 @@ def parse_yaml(text: str) -> Any:
 def dump_yaml(tree: Any) -> str:
     """Plain mappings, lists and scalars as YAML that `parse_yaml` reads back."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def dump_in_one_line(value: Any) -> str:
+    """The same for a value that stands behind its key, on the same line."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=True
+    )
+    return text.removesuffix("...\n").rstrip("\n")

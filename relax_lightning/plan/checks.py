@@ -32,6 +32,7 @@ from relax_lightning.plan.topology import topology_problems
 REWARDS = ("dapo_math", "exact_match", "reasoning_gym")
 ENGINES = ("MegatronEngine", "SGLangEngine")
 
+
 def check(
     config: Config, *, check_files: bool = True, resume: str | None = None, subcommand: str = "fit"
 ) -> list[Problem]:

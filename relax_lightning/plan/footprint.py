@@ -136,7 +136,9 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
     if engine is not None:
         holdings += [Holding("engine", "engine_weights", engine.weights)]
         holdings += [Holding("engine", "kv_cache", engine.kv_cache)] if _has_own_process(config) else []
-        working["rollout"] = min(engine.working, ENGINE_WORKING) if _has_own_process(config) else engine.working
+        working["rollout"] = (
+            min(engine.working, ENGINE_WORKING) if _has_own_process(config) else engine.working
+        )
         working["rollout"] += 0 if _has_own_process(config) else engine.kv_cache
     return Parts([h for h in holdings if h.size], working, host)
 
@@ -202,7 +204,9 @@ def _phase(name: str, parts: Parts, gone: list[Holding]) -> PhaseMemory:
 def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None) -> str:
     told = [f"sizes from {known.source}"]
     if isinstance(known.architecture, memory.HybridArchitecture):
-        told.append(f"a hybrid model, which needs {known.architecture.needs}; its activations are not counted")
+        told.append(
+            f"a hybrid model, which needs {known.architecture.needs}; its activations are not counted"
+        )
     if on_gpu:
         size = "of unknown size (give --gpu_memory_gib)" if budget is None else f"of {budget / GIB:.0f} GiB"
         told.append(f"GPUs {size}, {CUDA_CONTEXT / GIB:.1f} GiB of each for CUDA itself and process")

@@ -31,7 +31,9 @@ def machine_problems(config: Config) -> Iterator[Problem]:
     if cluster is not None and cluster.address is None and cluster.accelerator != "cpu":
         wanted = max(replicas * gpus for replicas, gpus in cluster.resources.values())
         if wanted > present:
-            change = "run it on a machine that has them, give cluster.address, or set cluster.accelerator: cpu"
+            change = (
+                "run it on a machine that has them, give cluster.address, or set cluster.accelerator: cpu"
+            )
             message = fault(f"at most {present} GPUs, all that this machine has", wanted, change)
             yield Problem("cluster.resources", message)
     engine = config.data.rollout.engine

@@ -54,7 +54,9 @@ def _placement(placement: list[Placement]) -> Table:
 def _batch(batch: BatchPlan) -> Table:
     unknown = "not known: give data.rollout.train.max_prompt_tokens"
     longest = unknown if batch.longest_sample is None else f"{batch.longest_sample:,} tokens"
-    packed = "" if batch.tokens_per_microbatch is None else f" of at most {batch.tokens_per_microbatch:,} tokens"
+    packed = (
+        "" if batch.tokens_per_microbatch is None else f" of at most {batch.tokens_per_microbatch:,} tokens"
+    )
     count = batch.microbatches_per_step
     most = "at most " if batch.tokens_per_microbatch is not None else ""
     rows = [
@@ -86,9 +88,16 @@ def _phases(phases: list[PhasePlan]) -> Table:
 
 def _memory(memory: MemoryPlan | None) -> Table:
     if memory is None:
-        note = "unknown: the model's sizes are not known (no architecture, no config.json, not a published name)"
+        note = (
+            "unknown: the model's sizes are not known (no architecture, no config.json, not a published name)"
+        )
         return Table("memory", (), [], note)
-    header = ("GiB a GPU" if memory.on_gpu else "GiB a process", *memory.columns, "sum", "leaves for the phase")
+    header = (
+        "GiB a GPU" if memory.on_gpu else "GiB a process",
+        *memory.columns,
+        "sum",
+        "leaves for the phase",
+    )
     rows = [
         (phase.phase, *(_gib(phase.parts.get(name, 0)) for name in memory.columns), _gib(phase.total))
         + (", ".join(phase.leaves) or "nothing",)

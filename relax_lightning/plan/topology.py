@@ -93,7 +93,10 @@ def _share_problems(config: Config, role: str, data_parallel: int) -> Iterator[P
 
 
 def _engine_problems(config: Config) -> Iterator[Problem]:
-    tensor, gpus = config.data.rollout.engine.init_args.get("tensor_parallel_size", 1), ranks(config, "rollout")
+    tensor, gpus = (
+        config.data.rollout.engine.init_args.get("tensor_parallel_size", 1),
+        ranks(config, "rollout"),
+    )
     if isinstance(tensor, int) and tensor >= 1 and gpus % tensor:
         message = fault(f"a divisor of the rollout's {gpus} GPUs", tensor, "change it or cluster.resources")
         key = "data.rollout.engine.init_args.tensor_parallel_size"
@@ -131,4 +134,8 @@ def _cut_problems(config: Config, architecture: ArchitectureConfig) -> Iterator[
 
 def _roles_with_own_sizes(config: Config) -> list[str]:
     """The critic follows the actor unless it says otherwise: one line for both."""
-    return [role for role in TRAINED if role == "actor" or parallel_of(config, role) != parallel_of(config, "actor")]
+    return [
+        role
+        for role in TRAINED
+        if role == "actor" or parallel_of(config, role) != parallel_of(config, "actor")
+    ]

@@ -50,7 +50,16 @@ def test_help_and_version(call):
     assert (status, err) == (0, [])
     assert all(
         word in out
-        for word in ("fit", "validate", "export", "config", "--version", "configs/digits-cpu.yaml")
+        for word in (
+            "fit",
+            "plan",
+            "validate",
+            "export",
+            "config",
+            "migrate",
+            "--version",
+            "configs/digits-cpu.yaml",
+        )
     )
     assert call("--version") == (0, f"relax-lightning {relax_lightning.__version__}\n", [])
     status, out, _ = call("export", "--help")
@@ -85,7 +94,7 @@ def test_help_of_fit_lists_every_key_in_100_columns(call):
     [
         (
             ["train"],
-            "relax-lightning: wanted one of fit, validate, export, config, got 'train'; see relax-lightning --help",
+            "relax-lightning: wanted one of fit, validate, plan, export, config, migrate, got 'train'; see relax-lightning --help",
         ),
         (
             ["fit", "config.yaml"],

@@ -1,11 +1,16 @@
 """From files and overrides to a checked tree: what is merged, what is refused, and in which words."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from relax_lightning.config import Config, ConfigurationError, PromptsConfig, load, resolve, to_dict, to_yaml
+from relax_lightning.config.loader import read
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 GOOD = {
     "trainer": {"max_steps": 4},
@@ -114,6 +119,71 @@ def test_faults_of_variables_and_references_are_one_line_each(tmp_path, good, mo
     assert "trainer.default_root_dir: wanted something that '${trainer.nothing}' can refer to" in text
     assert "data.rollout.batch_size: wanted" in text
     assert "tracking.mlflow.run_name: wanted ${key} or ${oc.env:NAME}, got '${oops'" in text
+
+
+def test_missing_variables_are_kept_as_placeholders_when_asked(tmp_path, good, monkeypatch):
+    for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR", "SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HERE", "/here")
+    more = write(
+        tmp_path / "more.yaml",
+        "trainer: {default_root_dir: '${oc.env:EXP_DIR}/run'}\n"
+        "model: {actor: {hf_checkpoint: '${oc.env:MODEL_DIR}/Qwen3.5-9B', save: '${trainer.default_root_dir}/actor',"
+        " tokenizer: '${oc.env:MODEL_DIR,/models}/own', load: '${oc.env:HERE}/${oc.env:EXP_DIR}-${oc.env:DATA_DIR}'}}\n"
+        "data: {rollout: {validation: {a: {path: '${oc.env:HERE,${oc.env:DATA_DIR}}/x'}}, sampling:"
+        " {stop: ['${oc.env:DATA_DIR,${oc.env:EXP_DIR}/b}', '\\${oc.env:EXP_DIR}']}}}",
+    )
+    config, problems = read([good, more], [], keep_missing_variables=True)
+    assert problems.found == []
+    assert config.trainer.default_root_dir == "${EXP_DIR}/run"
+    actor = config.model.actor
+    assert (actor.hf_checkpoint, actor.save) == ("${MODEL_DIR}/Qwen3.5-9B", "${EXP_DIR}/run/actor")
+    assert (actor.tokenizer, actor.load) == ("/models/own", "/here/${EXP_DIR}-${DATA_DIR}")
+    assert config.data.rollout.validation["a"].path == "/here/x"
+    assert config.data.rollout.sampling.stop == ["${EXP_DIR}/b", "${oc.env:EXP_DIR}"]
+    assert {"MODEL_DIR", "DATA_DIR", "EXP_DIR"}.isdisjoint(os.environ)
+    assert load([write(tmp_path / "printed.yaml", to_yaml(config))], []) == config
+
+    more = write(
+        tmp_path / "more.yaml", "data: {rollout: {batch_size: '${oc.env:SIZE}', shuffle: '${oops.x}'}}"
+    )
+    _, problems = read([good, more], [], keep_missing_variables=True)
+    assert [key for key, _ in problems.found] == ["data.rollout.shuffle", "data.rollout.batch_size"]
+    assert problems.found[1][1].startswith("wanted a whole number or null, got '${SIZE}'")
+    _, problems = read([good, more], [])
+    assert "wanted the environment variable SIZE, got none" in problems.lines()[0]
+
+
+def test_the_reference_recipe_loads_with_its_three_variables(monkeypatch):
+    recipe = str(REPOSITORY / "configs/qwen35-9b-8xgpu-ppo.yaml")
+    for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert len(read([recipe], [])[1].found) == 6
+    kept, problems = read([recipe], [], keep_missing_variables=True)
+    assert problems.found == []
+    assert kept.model.actor.hf_checkpoint == "${MODEL_DIR}/Qwen3.5-9B"
+    for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR"):
+        monkeypatch.setenv(name, f"/{name}")
+    config, problems = read([recipe], [])
+    assert problems.found == []
+    algorithm, rollout = config.model.algorithm, config.data.rollout
+    assert (algorithm.gamma, algorithm.lambd, algorithm.value_clip) == (1.0, 0.95, 0.5)
+    assert (algorithm.eps_clip, algorithm.eps_clip_high) == (0.2, 0.2)
+    assert (algorithm.entropy_coef, algorithm.kl_coef, algorithm.old_log_probs) == (0.0, 0.0, "rollout")
+    assert (config.model.actor.optimizer.lr, config.model.critic.optimizer.lr) == (1e-6, 1e-5)
+    assert config.model.actor.optimizer.cpu_offload_fraction == 1.0
+    assert config.callbacks.critic_only_warmup.num_steps == config.callbacks.lr_warmup.critic.num_iters == 5
+    assert rollout.train.path == "/DATA_DIR/dapo-math-17k/dapo-math-17k.jsonl"
+    assert rollout.validation["aime"].path == "/DATA_DIR/aime-2024/aime-2024.jsonl"
+    assert (config.trainer.val_check_interval, rollout.reward.name) == (20, "dapo_math")
+    assert rollout.engine.class_path == "SGLangEngine"
+    assert config.cluster.resources == {
+        "actor": (1, 8),
+        "critic": (1, 8),
+        "rollout": (1, 8),
+        "advantages": (1, 0),
+    }
+    assert config.model.critic.save == "/EXP_DIR/qwen35-9b-8xgpu-ppo/critic"
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -33,7 +33,12 @@ def test_nothing_moves_while_everything_fits():
 
 
 def test_only_gradients_move_when_they_are_enough():
-    assert names(49) == {"rollout": [], "critic": ["actor gradients"], "actor": ["critic gradients"], "publish": []}
+    assert names(49) == {
+        "rollout": [],
+        "critic": ["actor gradients"],
+        "actor": ["critic gradients"],
+        "publish": [],
+    }
     assert names(45)["rollout"] == ["actor gradients"]
     assert names(45)["critic"] == ["actor optimizer"]
 

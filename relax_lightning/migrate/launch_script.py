@@ -1,0 +1,217 @@
+"""From a launch script to the flags that it starts training with. The script is read, never run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relax_lightning.config.faults import fault
+from relax_lightning.migrate.shell_expansion import Scope, expand, expand_one
+from relax_lightning.migrate.shell_text import Text, Unknown, literal, shown, variable_names
+from relax_lightning.migrate.shell_words import Command, read_commands
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of the launch command with its values."""
+
+    name: str
+    values: tuple[Text, ...] = ()
+
+    def __str__(self) -> str:
+        if self.values and _SECRET.search(self.name):
+            return f"{self.name} ***"
+        values = [shown(value) for value in self.values]
+        return " ".join([self.name, *(v if v and not re.search(r"\s", v) else f"'{v}'" for v in values)])
+
+
+@dataclass
+class LaunchScript:
+    """What a script starts training with, and what could not be told without running it."""
+
+    flags: list[Flag]
+    notes: list[str] = field(default_factory=list)
+    """Each about a part of the script whose flags may be missing."""
+
+
+def read_launch_script(path: Path) -> LaunchScript:
+    """The flags of the command that starts training.
+
+    Args:
+        path: a bash script; files that it sources are read as well where they are found.
+
+    Raises:
+        ValueError: It cannot be read, is no bash, or holds no flag.
+    """
+    reader = _Reader(Scope(path))
+    reader.read(path)
+    words = reader.launch_words()
+    if not any(_is_flag(word) for word in words):
+        change = "give the script that starts training"
+        raise ValueError(
+            fault("a launch script with flags such as --hf-checkpoint", f"none in {path}", change)
+        )
+    flags = _flags(words)
+    return LaunchScript(flags, list(dict.fromkeys([*reader.notes, *reader.notes_on(flags)])))
+
+
+_SECRET = re.compile(r"wandb-key|api-key|token$|secret|password|notify-urls")
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+)?=(?P<value>.*)", re.S)
+_OWN_ARGUMENTS: tuple[Text, ...] = ((Unknown("${@}"),), (Unknown("${*}"),))
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
+
+
+class _Reader:
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.notes: list[str] = []
+        self._calls: list[Command] = []
+        self._sourced: set[Path] = set()
+        self._conditional: dict[str, int] = {}
+
+    def read(self, path: Path) -> None:
+        """Take the assignments of a file, and remember its commands.
+
+        Raises:
+            ValueError: It cannot be read, or is no bash.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            message = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ValueError(fault("a bash script", str(path), f"{message}; change the path")) from None
+        try:
+            commands = read_commands(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        for command in commands:
+            self._take(command)
+
+    def launch_words(self) -> list[Text]:
+        """The words behind the program of the command with most flags; where none is found, all arrays of flags."""
+        before, missing, words = self.scope.unset_arrays, list[str](), list[Text]()
+        for call in self._calls:
+            self.scope.unset_arrays = []
+            found = _behind_program(self._expanded(call))
+            if sum(map(_is_flag, found)) > sum(map(_is_flag, words)):
+                words, missing = found, self.scope.unset_arrays
+        self.scope.unset_arrays = [*before, *missing]
+        if words:
+            kept = [word for word in words if word not in _OWN_ARGUMENTS]
+            if len(kept) < len(words):
+                self.notes.append("the script hands its own arguments on: give them to fit, as keys")
+            return kept
+        arrays = [value for value in self.scope.variables.values() if isinstance(value, list)]
+        return [text for value in arrays for text in value]
+
+    def notes_on(self, flags: list[Flag]) -> list[str]:
+        """Notes on variables of these flags that are not what they seem."""
+        names = {name for flag in flags for value in flag.values for name in variable_names(value)}
+        notes = [
+            f"{name} is not set in the script: its flags are unknown" for name in self.scope.unset_arrays
+        ]
+        for name in sorted(names & self._conditional.keys()):
+            line = self._conditional[name]
+            notes.append(
+                f"line {line} sets {name} only under a condition: here it comes from the environment"
+            )
+        return notes
+
+    def _take(self, command: Command) -> None:
+        words, first = command.words, 0
+        if words[0] in _DECLARING:
+            first = next((n for n, word in enumerate(words) if n and not word.startswith("-")), len(words))
+        assignments = [_ASSIGNMENT.fullmatch(word) for word in words[first:]]
+        if all(assignments):
+            for number, found in enumerate(assignments, start=first):
+                assert found is not None
+                self._assign(found, command.arrays.get(number), command)
+        elif words[0] in ("source", "."):
+            self._source(words[1:2], command)
+        elif words[0] == ":":
+            self._expanded(command)  # `: "${NAME:=default}"` assigns
+        elif words[0] not in _DECLARING:
+            self._calls.append(command)
+
+    def _assign(self, found: re.Match[str], elements: list[str] | None, command: Command) -> None:
+        name, variables = found["name"], self.scope.variables
+        if elements is None:
+            value: Text | list[Text] = expand_one(found["value"], self.scope)
+        else:
+            value = [text for word in elements for text in expand(word, self.scope)]
+        if command.conditional:
+            self._note_condition(name, value, command)
+            return
+        before = variables.get(name)
+        if found["append"] and isinstance(value, list):
+            variables[name] = [*(before if isinstance(before, list) else []), *value]
+        elif found["append"] and isinstance(before, tuple):
+            assert isinstance(value, tuple)
+            variables[name] = (*before, *value)
+        else:
+            variables[name] = value
+
+    def _note_condition(self, name: str, value: Text | list[Text], command: Command) -> None:
+        if not isinstance(value, list):
+            self._conditional.setdefault(name, command.line)
+        elif value:
+            flags = " ".join(map(str, _flags(value)))
+            self.notes.append(f"line {command.line}, only under a condition, was left out: {name} {flags}")
+
+    def _source(self, words: list[str], command: Command) -> None:
+        # Sourcing only sets variables here, so a condition before it (is another entry point at work?) does not matter.
+        target = expand_one(words[0], self.scope) if words else ()
+        path = self._found(literal(target), shown(target))
+        if path is None:
+            self.notes.append(
+                f"line {command.line}: source {shown(target)}: no such file was found; its flags are unknown"
+            )
+        elif path not in self._sourced:
+            self._sourced.add(path)
+            outer, self.scope.file = self.scope.file, path
+            try:
+                self.read(path)
+            except ValueError as error:
+                self.notes.append(
+                    f"line {command.line}: source {shown(target)}: {error}; its flags are unknown"
+                )
+            self.scope.file = outer
+
+    def _found(self, target: str | None, written: str) -> Path | None:
+        """The file that `source` names: as it is, else of that name beside the script or in its `models` folder."""
+        name, beside = written.rpartition("/")[2], self.scope.file.resolve().parent
+        candidates = [Path(target), beside / target] if target else []
+        candidates += [folder / name for folder in (beside, beside / "models")]
+        return next((path.resolve() for path in candidates if name and path.is_file()), None)
+
+    def _expanded(self, command: Command) -> list[Text]:
+        return [text for word in command.words for text in expand(word, self.scope)]
+
+
+def _behind_program(words: list[Text]) -> list[Text]:
+    """The words behind `train.py` or `-m module` of a Python program; none where it is no Python program."""
+    has_python = False
+    for number, word in enumerate(literal(word) or "" for word in words):
+        has_python = has_python or re.search(r"(^|/)(python[\d.]*|torchrun)$", word) is not None
+        if has_python and (word.endswith(".py") or word == "-m"):
+            return words[number + (2 if word == "-m" else 1) :]
+    return []
+
+
+def _is_flag(word: Text) -> bool:
+    return bool(word) and isinstance(word[0], str) and word[0].startswith("--") and word != ("--",)
+
+
+def _flags(words: list[Text]) -> list[Flag]:
+    flags: list[Flag] = []
+    for word in words:
+        if _is_flag(word):
+            first = word[0]
+            assert isinstance(first, str)
+            name, equals, rest = first.partition("=")
+            value = ((rest,) if rest else ()) + word[1:]
+            flags.append(Flag(name, (value,) if equals else ()))
+        elif flags:
+            flags[-1] = Flag(flags[-1].name, (*flags[-1].values, word))
+    return flags

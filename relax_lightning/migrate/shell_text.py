@@ -1,0 +1,88 @@
+"""Texts of a script that are known only in part: some of them come from the environment of a run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that the script takes from its environment."""
+
+    name: str
+    default: Text | None = None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What only bash could find out: the output of a command, an argument of the script."""
+
+    source: str
+
+
+Text = tuple[str | Variable | Unknown, ...]
+"""Pieces that stand one after the other."""
+
+# OmegaConf would read other defaults as numbers or grammar: 1.10 would come out as 1.1.
+_PLAIN_DEFAULT = re.compile(r"(?!(?:null|true|false|inf|nan)$)[A-Za-z_/][\w./+@:-]*|0|[1-9]\d*", re.I)
+
+
+def literal(text: Text) -> str | None:
+    """The text where it is known whole, else None."""
+    known = [piece for piece in text if isinstance(piece, str)]
+    return "".join(known) if len(known) == len(text) else None
+
+
+def unknown_source(text: Text) -> str | None:
+    """What in the text only bash could find out, or None."""
+    for piece in text:
+        if isinstance(piece, Unknown):
+            return piece.source
+        inner = None if isinstance(piece, str) else unknown_source(piece.default or ())
+        if inner is not None:
+            return inner
+    return None
+
+
+def variable_names(text: Text) -> set[str]:
+    """The variables that the text takes from the environment."""
+    variables = [piece for piece in text if isinstance(piece, Variable)]
+    nested = [variable_names(variable.default or ()) for variable in variables]
+    return {variable.name for variable in variables}.union(*nested)
+
+
+def shown(text: Text) -> str:
+    """The text as a shell would have it, for a comment."""
+    return "".join(_shown_piece(piece) for piece in text)
+
+
+def interpolation(text: Text) -> str:
+    """The text with every variable as `${oc.env:NAME}` or `${oc.env:NAME,default}`; nothing in it is unknown."""
+    return "".join(_interpolated(piece) for piece in text)
+
+
+def _shown_piece(piece: str | Variable | Unknown) -> str:
+    if isinstance(piece, Unknown):
+        return piece.source
+    if isinstance(piece, str):
+        return re.sub(r"\s+", " ", piece)
+    default = "" if piece.default is None else f":-{shown(piece.default)}"
+    return f"${{{piece.name}{default}}}"
+
+
+def _interpolated(piece: str | Variable | Unknown) -> str:
+    assert not isinstance(piece, Unknown), "a text with something unknown in it has no value"
+    if isinstance(piece, str):
+        return piece.replace("${", "\\${")
+    if piece.default is None:
+        return f"${{oc.env:{piece.name}}}"
+    return f"${{oc.env:{piece.name},{_default(piece.default)}}}"
+
+
+def _default(text: Text) -> str:
+    plain = all(not isinstance(p, str) or _PLAIN_DEFAULT.fullmatch(p) for p in text)
+    if text and plain:
+        return interpolation(text)
+    quoted = [p.replace("\\", "\\\\").replace("'", "\\'") if isinstance(p, str) else p for p in text]
+    return f"'{interpolation(tuple(quoted))}'"

@@ -1,0 +1,125 @@
+"""From a script to the flags of the command that it starts training with."""
+
+import pytest
+
+from relax_lightning.migrate.launch_script import read_launch_script
+
+MODEL = 'MODEL_ARGS=(--num-layers 36 --rotary-base "${ROTARY:-1000000}")\n'
+
+SCRIPT = """
+SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
+source "${SCRIPT_DIR}/models/qwen3.sh"
+NAME=mine
+now=$(date +%F)
+DATA=${DATA:-/data}
+CKPT_ARGS=(
+   --hf-checkpoint ${MODEL_DIR}/Qwen3   # ${MODEL_DIR} comes from outside
+   # --load nowhere
+   --save=/runs/${NAME}
+)
+CKPT_ARGS+=(--lr 1e-6 --rollout-top-k -1)
+if [ -n "${WANDB_API_KEY:-}" ]; then
+   CKPT_ARGS+=(--use-wandb --wandb-group "$NAME")
+   SIZE=4
+fi
+python3 tools/convert.py --hf-checkpoint elsewhere
+ray start --head --num-gpus 8
+ray job submit --address="http://x:8265" -- python3 -u -m relax.entrypoints.train \\
+   --resource '{"actor": [1, 8]}' \\
+   --colocate \\
+   "${MODEL_ARGS[@]}" ${CKPT_ARGS[@]} "${LATER_ARGS[@]}" \\
+   --rollout-batch-size $SIZE --prompt-data ${DATA}/$now.jsonl 2>&1 | tee log-${now}.txt
+"""
+
+
+def test_flags_of_a_whole_script(write_script):
+    write_script(MODEL, "models/qwen3.sh")
+    script = read_launch_script(write_script(SCRIPT))
+    assert [str(flag) for flag in script.flags] == [
+        """--resource '{"actor": [1, 8]}'""",
+        "--colocate",
+        "--num-layers 36",
+        "--rotary-base ${ROTARY:-1000000}",
+        "--hf-checkpoint ${MODEL_DIR}/Qwen3",
+        "--save /runs/mine",
+        "--lr 1e-6",
+        "--rollout-top-k -1",
+        "--rollout-batch-size ${SIZE}",
+        "--prompt-data '${DATA:-/data}/$(date +%F).jsonl'",
+    ]
+    assert script.notes == [
+        "line 14, only under a condition, was left out: CKPT_ARGS --use-wandb --wandb-group mine",
+        "LATER_ARGS is not set in the script: its flags are unknown",
+        "line 15 sets SIZE only under a condition: here it comes from the environment",
+    ]
+
+
+def test_a_model_file_is_found_beside_the_script_and_missed_elsewhere(write_script):
+    path = write_script("source $MODEL_CONFIG_DIR/qwen3.sh\npython train.py --a ${MODEL_ARGS[@]}\n")
+    script = read_launch_script(path)
+    assert [str(flag) for flag in script.flags] == ["--a"]
+    assert script.notes == [
+        "line 1: source ${MODEL_CONFIG_DIR}/qwen3.sh: no such file was found; its flags are unknown",
+        "MODEL_ARGS is not set in the script: its flags are unknown",
+    ]
+    for name in ("models/qwen3.sh", "qwen3.sh"):
+        write_script(MODEL, name)
+        script = read_launch_script(path)
+        assert (len(script.flags), script.notes) == (3, [])
+    write_script("MODEL_ARGS=(", "qwen3.sh")
+    (broken, _) = read_launch_script(path).notes
+    assert "wanted the closing ) of MODEL_ARGS=( in line 1" in broken
+
+
+def test_a_sourced_file_knows_its_own_folder_and_may_source_itself(write_script):
+    write_script(
+        'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nsource "$HERE/local.sh"\nMODELS="$HERE/../models"\n',
+        "entrypoint/local.sh",
+    )
+    write_script(MODEL, "models/qwen3.sh")
+    path = write_script(
+        'if [ -z "$X" ]; then\n  source "$(dirname "$0")/entrypoint/local.sh"\nfi\n'
+        'source "${MODELS}/qwen3.sh"\npython train.py "${MODEL_ARGS[@]}"\n'
+    )
+    assert len(read_launch_script(path).flags) == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 train.py --a 1 --b",
+        "FOO=1 nohup /usr/bin/python3.12 -u train.py --a 1 --b &",
+        "cd x && torchrun --nproc-per-node 8 train.py --a 1 --b > log 2>&1",
+        "torchrun --nproc-per-node 8 -m pkg.train --a 1 --b",
+        "main() {\n  python -m pkg.train --a 1 --b\n}\nmain",
+        'ARGS="--a 1 --b"\npython train.py $ARGS',
+        'ARGS=(--a 1)\nALL=("${ARGS[@]}" --b)\nCMD="python train.py"\n$CMD "${ALL[@]}"',
+        "A_ARGS=(--a 1)\nB_ARGS=(--b)",
+    ],
+)
+def test_ways_to_launch(write_script, command):
+    assert [str(flag) for flag in read_launch_script(write_script(command)).flags] == ["--a 1", "--b"]
+
+
+def test_arguments_that_the_script_hands_on_are_no_values(write_script):
+    script = read_launch_script(write_script('python train.py --a 1 "$@"\n'))
+    assert [str(flag) for flag in script.flags] == ["--a 1"]
+    assert script.notes == ["the script hands its own arguments on: give them to fit, as keys"]
+
+
+def test_what_is_no_launch_script(write_script, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"wanted a bash script, got '.*absent.sh'; No such file or directory; change"
+    ):
+        read_launch_script(tmp_path / "absent.sh")
+    with pytest.raises(
+        ValueError, match="wanted a launch script with flags such as --hf-checkpoint, got 'none in "
+    ):
+        read_launch_script(write_script("echo hello --flag\n"))
+    with pytest.raises(
+        ValueError, match=r"run.sh: wanted the end of the quote or bracket that begins in line 2"
+    ):
+        read_launch_script(write_script("a\nb 'c\n"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="it is no text"):
+        read_launch_script(tmp_path / "binary")
