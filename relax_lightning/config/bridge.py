@@ -6,10 +6,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+from relax_lightning.config.architecture import MODEL_CLASSES
 from relax_lightning.config.model import ModelConfig
-
-BUILTIN_MODEL_TYPES = ("llama", "qwen2", "qwen3")
-"""Dense models that our own converter reads."""
 
 NEEDED = {
     "megatron.bridge": "megatron-bridge",
@@ -39,7 +37,7 @@ def chosen_bridge(config: ModelConfig) -> str:
     if config.bridge != "auto":
         return config.bridge
     kind = model_type_of(config.actor.hf_checkpoint)
-    return "builtin" if kind is None or kind in BUILTIN_MODEL_TYPES else "megatron_bridge"
+    return "builtin" if kind is None or kind in MODEL_CLASSES else "megatron_bridge"
 
 
 def _is_installed(module: str) -> bool:

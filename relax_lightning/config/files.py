@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from relax_lightning.config.bridge import BUILTIN_MODEL_TYPES, missing_packages
+from relax_lightning.config.architecture import MODEL_CLASSES
+from relax_lightning.config.bridge import missing_packages
 from relax_lightning.config.checkpoints import (
     MANIFEST,
     RELEASE,
@@ -230,9 +231,9 @@ def _model_type_problems(key: str, path: Path, bridge: str) -> Iterator[Problem]
     except (OSError, ValueError) as error:
         yield Problem(key, f"wanted JSON in {path}, got {error}; use another copy of the model")
         return
-    is_builtin = model_type in BUILTIN_MODEL_TYPES
+    is_builtin = model_type in MODEL_CLASSES
     if not is_builtin and bridge == "builtin":
-        wanted = f"a model_type among {', '.join(BUILTIN_MODEL_TYPES)} in {path}"
+        wanted = f"a model_type among {', '.join(MODEL_CLASSES)} in {path}"
         yield Problem(key, fault(wanted, model_type, "use another model, or model.bridge: auto"))
     elif (not is_builtin or bridge == "megatron_bridge") and (missing := missing_packages()):
         change = "install them where Transformer Engine runs, or use a dense Llama, Qwen2 or Qwen3"

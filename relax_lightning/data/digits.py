@@ -35,19 +35,14 @@ class ReversedDigits(Sequence[dict[str, Any]]):
         size: Number of prompts.
         seed: Of the digits.
         min_digits, max_digits: Length of the number.
-        base: The digits are those below it.
     """
 
-    def __init__(
-        self, size: int, seed: int = 0, min_digits: int = 2, max_digits: int = 3, base: int = 10
-    ) -> None:
+    def __init__(self, size: int, seed: int = 0, min_digits: int = 2, max_digits: int = 3) -> None:
         if not 1 <= min_digits <= max_digits:
             raise ValueError(f"wanted 1 <= min_digits <= max_digits, got {min_digits} and {max_digits}")
-        if not 2 <= base <= len(DIGITS):
-            raise ValueError(f"wanted a base from 2 to {len(DIGITS)}, got {base}")
         draw = random.Random(seed)
         lengths = [draw.randint(min_digits, max_digits) for _ in range(size)]
-        self._numbers = ["".join(draw.choices(DIGITS[:base], k=length)) for length in lengths]
+        self._numbers = ["".join(draw.choices(DIGITS, k=length)) for length in lengths]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -58,8 +53,8 @@ class ReversedDigits(Sequence[dict[str, Any]]):
 
 
 def matching_places(prompt: str, response: str, label: Any, metadata: dict[str, Any]) -> float:
-    """1 for the right answer; else half the share of right places, of the longer of response and label."""
+    """1 for the right answer; else four fifths of the share of right places, the end of the sequence among them."""
     if response == label:
         return 1.0
-    matches = sum(a == b for a, b in zip(response, label, strict=False))
-    return 0.5 * matches / max(len(response), len(label))
+    matches = sum(a == b for a, b in zip(response, label, strict=False)) + (len(response) == len(label))
+    return 0.8 * matches / (max(len(response), len(label)) + 1)

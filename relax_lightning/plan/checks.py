@@ -50,6 +50,7 @@ def check(
         resolved = resolve(config)
     problems = [problem for find in _OF_KEYS for problem in find(resolved)]
     problems += [*_kl_problems(config), *_save_problems(config), *_subcommand_problems(resolved, subcommand)]
+    problems += topology_problems(resolved, check_files=check_files)
     problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
     if subcommand != "validate":
         problems += [*_schedule_problems(resolved), *_validation_interval_problems(resolved)]
@@ -254,7 +255,6 @@ _OF_KEYS: tuple[_Check, ...] = (
     _context_problems,
     _name_problems,
     _algorithm_problems,
-    topology_problems,
 )
 _OF_FILES: tuple[_Check, ...] = (
     model_problems,

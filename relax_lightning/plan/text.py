@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from relax_lightning.plan.footprint import GIB, MemoryPlan
+from relax_lightning.plan.footprint import GIB, MemoryPlan, PhaseMemory
 from relax_lightning.plan.report import BatchPlan, PathPlan, PhasePlan, Placement, Plan
 from relax_lightning.plan.schedule import RoleSchedule
 
@@ -43,11 +43,7 @@ def tables(plan: Plan) -> Iterator[Table]:
 
 def _placement(placement: list[Placement]) -> Table:
     header = ("role", "where", "processes", "shares its GPUs with", "TP", "PP", "CP", "DP")
-    rows = [
-        (p.role, p.where, str(p.processes), ", ".join(p.shares) or "-")
-        + tuple("-" if size is None else str(size) for size in (p.tensor, p.pipeline, p.context, p.data))
-        for p in placement
-    ]
+    rows = [(p.role, p.where, str(p.processes), ", ".join(p.shares) or "-", *_sizes(p)) for p in placement]
     return Table("roles", header, rows)
 
 
@@ -74,8 +70,7 @@ def _batch(batch: BatchPlan) -> Table:
 def _rates(schedules: dict[str, RoleSchedule]) -> Table:
     marks = ("step 0", "step 1", "warm-up end", "last step")
     rows = [
-        (role, str(s.iterations), str(s.iterations * s.steps_per_iteration), str(s.warmup_steps))
-        + tuple("-" if mark not in s.rates else f"{s.rates[mark]:.3g}" for mark in marks)
+        (role, *_counts(s), *("-" if mark not in s.rates else f"{s.rates[mark]:.3g}" for mark in marks))
         for role, s in schedules.items()
     ]
     return Table("learning rates", ("role", "iterations", "steps", "warm-up", *marks), rows)
@@ -99,11 +94,24 @@ def _memory(memory: MemoryPlan | None) -> Table:
         "leaves for the phase",
     )
     rows = [
-        (phase.phase, *(_gib(phase.parts.get(name, 0)) for name in memory.columns), _gib(phase.total))
-        + (", ".join(phase.leaves) or "nothing",)
+        (phase.phase, *_parts(phase, memory.columns), _gib(phase.total), ", ".join(phase.leaves) or "nothing")
         for phase in memory.phases
     ]
-    return Table("memory", header, rows, memory.note)
+    host = ", ".join(f"{name} {_gib(size)}" for name, size in memory.host.items()) or "nothing"
+    note = f"on the host: {host}; a checkpoint takes {_gib(memory.checkpoint)}; {memory.note}"
+    return Table("memory", header, rows, note)
+
+
+def _sizes(p: Placement) -> list[str]:
+    return ["-" if size is None else str(size) for size in (p.tensor, p.pipeline, p.context, p.data)]
+
+
+def _counts(s: RoleSchedule) -> list[str]:
+    return [str(s.iterations), str(s.iterations * s.steps_per_iteration), str(s.warmup_steps)]
+
+
+def _parts(phase: PhaseMemory, columns: list[str]) -> list[str]:
+    return [_gib(phase.parts.get(name, 0)) for name in columns]
 
 
 def _gib(size: int) -> str:

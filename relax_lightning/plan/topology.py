@@ -8,22 +8,24 @@ from relax_lightning.config.cluster import ROLES, ClusterConfig
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.model import ArchitectureConfig, ParallelConfig
 from relax_lightning.config.tree import Config
-from relax_lightning.memory import architecture_of
+from relax_lightning.memory import architecture_of, trunk_of
 
 TRAINED = ("actor", "critic")
 
 
-def topology_problems(config: Config) -> Iterator[Problem]:
-    """What cannot be placed or cut as a resolved configuration asks."""
+def topology_problems(config: Config, *, check_files: bool) -> Iterator[Problem]:
+    """What cannot be placed or cut as a resolved configuration asks; `check_files`: read the model's folder."""
     if config.cluster is None:
         yield from _one_process_problems(config)
     else:
         yield from _cluster_problems(config.cluster)
         yield from _rank_problems(config)
         yield from _engine_problems(config)
-    known = architecture_of(config)
+    if config.cluster is None or any(data_parallel_size(config, role) is None for role in TRAINED):
+        return
+    known = architecture_of(config, check_files=check_files)
     if known is not None:
-        yield from _cut_problems(config, known.architecture)
+        yield from _cut_problems(config, trunk_of(known.architecture))
 
 
 def ranks(config: Config, role: str) -> int:

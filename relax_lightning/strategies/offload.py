@@ -151,7 +151,7 @@ def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
 
 
 def _pinned(size: int) -> Tensor:
-    """Host memory that the GPU copies to and from at full speed; registered, as torch's own rounds up to a power of two."""
+    """Host memory that the GPU copies at full speed; registered, for torch's own rounds up to a power of two."""
     arena = torch.empty(size, dtype=torch.uint8)
     if torch.cuda.is_available() and size:
         status = torch.cuda.cudart().cudaHostRegister(arena.data_ptr(), size, 0)

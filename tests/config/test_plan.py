@@ -135,11 +135,6 @@ def test_a_sound_configuration_has_no_problems(base):
             "did you mean `exact_match`?; a reward of your own goes to class_path",
         ),
         (
-            ["data.rollout.engine.class_path=SGLangEngine"],
-            "data.rollout.engine.class_path: wanted MegatronEngine, got 'SGLangEngine'; "
-            "SGLangEngine is not available in this version",
-        ),
-        (
             ["data.rollout.engine.class_path=MegatronEngin"],
             "data.rollout.engine.class_path: wanted MegatronEngine or an import path, got 'MegatronEngin'; "
             "did you mean `MegatronEngine`?",
@@ -147,12 +142,12 @@ def test_a_sound_configuration_has_no_problems(base):
         (
             ["model.actor.parallel.tensor=2"],
             "model.actor.parallel.tensor: wanted 1 without a cluster, got 2; "
-            "one process is all there is; a cluster is not available in this version",
+            "one process is all there is; add a cluster",
         ),
         (
             ["model.critic.parallel.pipeline=2"],
             "model.critic.parallel.pipeline: wanted 1 without a cluster, got 2; "
-            "one process is all there is; a cluster is not available in this version",
+            "one process is all there is; add a cluster",
         ),
         (
             ["model.reference={}"],
@@ -165,8 +160,9 @@ def test_a_sound_configuration_has_no_problems(base):
         ),
         (
             ["model.bridge=megatron_bridge"],
-            "model.bridge: wanted auto or builtin, got 'megatron_bridge'; "
-            "`megatron_bridge` is not available in this version",
+            "model.actor.hf_checkpoint: wanted megatron-bridge, transformer-engine, flash-linear-attention to load "
+            "model_type llama, got none of them; install them where Transformer Engine runs, or use a dense Llama, "
+            "Qwen2 or Qwen3",
         ),
         (
             [
@@ -249,6 +245,7 @@ def test_what_is_allowed(base):
 
 
 def test_a_cluster_names_the_missing_role(base):
+    base = [*base, "cluster.accelerator=cpu"]
     resources = "cluster.resources={actor: [1, 8], critic: [1, 8], rollout: [1, 8], advantages: [1, 0]}"
     unavailable = (
         "cluster: wanted null, got a cluster; several processes are not available in this version: "
@@ -266,11 +263,13 @@ def test_a_cluster_names_the_missing_role(base):
 
 def test_the_model_must_be_supported(base, make_model, tmp_path):
     make_model(tmp_path / "other", model_type="mamba")
-    line = only(base, "model.actor.hf_checkpoint=other")
+    line = only(base, "model.actor.hf_checkpoint=other", "model.bridge=builtin")
     assert line == (
         "model.actor.hf_checkpoint: wanted a model_type among llama, qwen2, qwen3 in other/config.json, "
-        "got 'mamba'; use another model"
+        "got 'mamba'; use another model, or model.bridge: auto"
     )
+    line = only(base, "model.actor.hf_checkpoint=other")
+    assert "flash-linear-attention to load model_type mamba, got none of them" in line
     (tmp_path / "other" / "config.json").write_text("{")
     assert "wanted JSON in other/config.json, got " in only(base, "model.actor.hf_checkpoint=other")
 

@@ -46,5 +46,5 @@ def test_rates_of_warm_up_and_decay():
 
 
 def test_nothing_is_said_while_the_sizes_are_missing():
-    config = resolve(load([], BASE[4:6] + ["data.rollout.reward=exact_match"]))
+    config = resolve(load([], [*BASE[4:6], "data.rollout.reward=exact_match"]))
     assert role_schedule(config, "actor") is None

@@ -1,4 +1,4 @@
-"""Placement and cutting: each combination that cannot be gets one sentence, and the sizes of those that can are right."""
+"""Placement and cutting: what cannot be gets one sentence, and the sizes of what can are right."""
 
 import pytest
 
@@ -113,8 +113,8 @@ def test_a_gpu_recipe_on_a_machine_without_gpus(found, monkeypatch):
     monkeypatch.setattr(machine, "count_gpus", lambda: 0)
     lines = found("cluster.accelerator=gpu", "data.rollout.engine.class_path=SGLangEngine", check_files=True)
     assert [line for line in lines if "machine" in line] == [
-        "cluster.resources: wanted at most 0 GPUs, all that this machine has, got 4; run it on a machine that has them, "
-        "give cluster.address, or set cluster.accelerator: cpu",
+        "cluster.resources: wanted at most 0 GPUs, all that this machine has, got 4; run it on a machine that has "
+        "them, give cluster.address, or set cluster.accelerator: cpu",
         "data.rollout.engine.class_path: wanted a GPU for SGLang, got 'a machine without one'; "
         "run it on a machine with a GPU, or take MegatronEngine, the embedded default",
     ]

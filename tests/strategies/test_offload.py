@@ -51,7 +51,7 @@ def test_tensors_that_an_optimizer_replaced_are_found() -> None:
 
 
 def test_nothing_to_move() -> None:
-    group = TensorGroup(lambda: [])
+    group = TensorGroup(list)
     group.offload()
     group.onload()
     assert group.size == 0

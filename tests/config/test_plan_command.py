@@ -1,0 +1,127 @@
+"""`relax-lightning plan`: what it prints, its JSON, its exit status, and that it stays light."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import relax_lightning
+from relax_lightning.cli import main
+
+ROOT = Path(relax_lightning.__file__).parent.parent
+RECIPE = str(ROOT / "configs" / "qwen35-9b-8xgpu-ppo.yaml")
+DIGITS = str(ROOT / "configs" / "digits-cpu.yaml")
+GIB = 2**30
+
+
+@pytest.fixture
+def plan(capsys):
+    """Run `plan`; give its status, its document or text, and what it said on standard error."""
+
+    def run(*words, as_json=True):
+        status = main(["plan", *words, *(["--json"] if as_json else [])])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if as_json else out, err
+
+    return run
+
+
+def test_the_reference_recipe_is_accepted_without_its_files(plan, monkeypatch):
+    for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    status, document, _ = plan("--config", RECIPE, "--no-files", "--gpu_memory_gib", "80")
+    assert (status, document["ok"], document["format"]) == (0, True, 1)
+    assert {p["severity"] for p in document["problems"]} <= {"warning"}
+    roles = {role["role"]: role for role in document["placement"]}
+    assert roles["actor"]["shares"] == ["critic", "rollout"]
+    assert (roles["actor"]["tensor"], roles["actor"]["data"], roles["rollout"]["processes"]) == (4, 2, 4)
+    assert (roles["advantages"]["where"], roles["advantages"]["gpus"]) == ("Ray actor, CPU", 0)
+    batch = document["batch"]
+    assert (batch["prompts"], batch["samples"], batch["optimizer_steps"]) == (
+        32,
+        128,
+        {"actor": 1, "critic": 1},
+    )
+    assert (batch["longest_sample"], batch["microbatches_per_step"]) == (10240, 64)
+    critic = document["learning_rates"]["critic"]
+    assert critic["rates"] == pytest.approx(
+        {"step 0": 2e-6, "step 1": 4e-6, "warm-up end": 1e-5, "last step": 1e-5}, rel=1e-9
+    )
+    assert document["learning_rates"]["actor"]["iterations"] == 995
+    assert [p["from_iteration"] for p in document["phases"]] == [1, 1, 6, 6]
+    assert document["paths"]["run_folder"] == "${EXP_DIR}/qwen35-9b-8xgpu-ppo"
+    memory = document["memory"]
+    assert memory["budget"] == 80 * GIB
+    by_phase = {phase["phase"]: phase for phase in memory["phases"]}
+    # 9 billion parameters in bfloat16 over four ranks.
+    assert 4 * GIB < by_phase["actor"]["parts"]["actor weights"] < 6 * GIB
+    # The state that is stepped on the host was never on the GPU.
+    assert "actor optimizer" not in by_phase["actor"]["parts"]
+    assert memory["host"]["actor optimizer stepped on the host"] > 10 * GIB
+    assert all(phase["total"] == sum(phase["parts"].values()) for phase in memory["phases"])
+    assert by_phase["rollout"]["leaves"] == []
+    always = plan("--config", RECIPE, "--no-files", "--gpu_memory_gib", "80", "--strategy.offload", "always")[
+        1
+    ]
+    assert always["memory"]["phases"][0]["leaves"] == [
+        f"{role} {tag}" for tag in ("gradients", "weights") for role in ("actor", "critic")
+    ]
+
+
+def test_text_of_the_digits_job(plan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, text, err = plan("--config", DIGITS, as_json=False)
+    assert (status, err) == (0, "")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "samples 512",
+        "optimizer steps, actor 4",
+        "begins with random weights; the critic's value head from zero",
+        "run folder runs/digits-cpu",
+        "0 errors, 0 warnings",
+    ):
+        assert line in lines
+    assert any(line.startswith("rollout") and "1 - - - -" in line for line in lines)
+    assert text.isascii()
+
+
+def test_a_faulty_configuration_ends_with_one_and_every_line(plan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = [
+        "--model.algorithm.gamma",
+        "2",
+        "--model.gobal_batch_size",
+        "4",
+        "--data.rollout.batch_size",
+        "5",
+    ]
+    status, document, _ = plan("--config", DIGITS, *changes)
+    assert (status, document["ok"]) == (1, False)
+    assert [p["key"] for p in document["problems"]] == [
+        "model.gobal_batch_size",
+        "model.algorithm.gamma",
+        "model.global_batch_size",
+    ]
+    assert plan("--config", "missing.yaml", as_json=False)[0] == 1
+    assert main(["plan", "--config", DIGITS, "--gpu_memory_gib", "much"]) == 2
+
+
+def test_what_a_resume_would_load(plan, make_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert plan("--config", DIGITS, "--ckpt_path", "auto")[1]["paths"]["begins"].startswith("random weights")
+    folder = make_checkpoint("runs/digits-cpu/checkpoints", 7)
+    begins = plan("--config", DIGITS, "--ckpt_path", "auto")[1]["paths"]["begins"]
+    assert begins == f"everything from {folder}"
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    code = (
+        "import sys; from relax_lightning.cli import main; status = main(sys.argv[1:]); "
+        "print(sorted({'torch', 'lightning', 'ray', 'megatron', 'sglang'} & {m.split('.')[0] for m in sys.modules}), "
+        "file=sys.stderr); sys.exit(status)"
+    )
+    words = ["plan", "--config", RECIPE, "--no-files"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]")
