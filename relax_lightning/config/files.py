@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from relax_lightning.config.architecture import MODEL_CLASSES
 from relax_lightning.config.checkpoints import (
     MANIFEST,
     RELEASE,
@@ -20,8 +21,6 @@ from relax_lightning.config.checkpoints import (
 )
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
-
-SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
 
 
 def model_problems(config: Config) -> Iterator[Problem]:
@@ -226,8 +225,8 @@ def _model_type_problems(key: str, path: Path) -> Iterator[Problem]:
     except (OSError, ValueError) as error:
         yield Problem(key, f"wanted JSON in {path}, got {error}; use another copy of the model")
         return
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        wanted = f"a model_type among {', '.join(SUPPORTED_MODEL_TYPES)} in {path}"
+    if model_type not in MODEL_CLASSES:
+        wanted = f"a model_type among {', '.join(MODEL_CLASSES)} in {path}"
         yield Problem(key, fault(wanted, model_type, "use another model"))
 
 

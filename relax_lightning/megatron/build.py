@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from relax_lightning.config import ArchitectureConfig, ModelConfig
-from relax_lightning.megatron.architecture import complete, read_architecture
+from relax_lightning.config.architecture import complete, read_architecture
 from relax_lightning.megatron.role import Actor, Critic
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}

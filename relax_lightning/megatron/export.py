@@ -11,9 +11,9 @@ import torch
 from huggingface_hub import save_torch_state_dict
 
 from relax_lightning.config import ArchitectureConfig, ParallelConfig
+from relax_lightning.config.architecture import hugging_face_config
 from relax_lightning.config.checkpoints import read_manifest
 from relax_lightning.import_path import import_object
-from relax_lightning.megatron.architecture import hugging_face_config
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.hugging_face import hugging_face_tensors

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
-from relax_lightning.megatron.architecture import read_architecture
+from relax_lightning.config.architecture import read_architecture
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.megatron_engine import MegatronEngine

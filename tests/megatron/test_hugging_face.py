@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from relax_lightning.config import OptimizerConfig, ParallelConfig
-from relax_lightning.megatron.architecture import hugging_face_config, read_architecture
+from relax_lightning.config.architecture import hugging_face_config, read_architecture
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.role import Actor, Critic

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 from relax_lightning.algorithms.losses import policy_loss
 from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.config import AlgorithmConfig, ModelConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.config.architecture import read_architecture
 from relax_lightning.config.model import ActorConfig
 from relax_lightning.data.packing import microbatches
-from relax_lightning.megatron.architecture import read_architecture
 from relax_lightning.megatron.hugging_face import _to_megatron
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole
 from relax_lightning.updates import Batching, StepLoss

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
+from relax_lightning.config.architecture import read_architecture
 from relax_lightning.data.rollout import pad
-from relax_lightning.megatron.architecture import read_architecture
 from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 from relax_lightning.rollout.megatron_engine import MegatronEngine

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.config import ArchitectureConfig
+from relax_lightning.config.model import ArchitectureConfig
 
 _REQUIRED = (
     "num_hidden_layers",
@@ -17,7 +17,8 @@ _REQUIRED = (
     "vocab_size",
     "max_position_embeddings",
 )
-_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+MODEL_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""transformers' class of every `model_type` that can be trained."""
 
 
 def read_architecture(directory: str | Path) -> ArchitectureConfig:
@@ -29,10 +30,16 @@ def read_architecture(directory: str | Path) -> ArchitectureConfig:
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a Hugging Face model directory holds a config.json")
-    c: dict[str, Any] = json.loads(path.read_text())
+    c: Any = json.loads(path.read_text())
+    if not isinstance(c, dict):
+        raise ValueError(
+            f"{path}: wanted a JSON object, got {type(c).__name__}; use another copy of the model"
+        )
     kind = c.get("model_type")
-    if kind not in _CLASSES:
-        raise ValueError(f"{path}: model_type {kind!r} is not supported; supported are {', '.join(_CLASSES)}")
+    if kind not in MODEL_CLASSES:
+        raise ValueError(
+            f"{path}: model_type {kind!r} is not supported; supported are {', '.join(MODEL_CLASSES)}"
+        )
     if missing := [key for key in _REQUIRED if key not in c]:
         raise ValueError(f"{path}: wanted {', '.join(missing)}, got none; give a complete config.json")
     _refuse_variants(path, c)
@@ -110,7 +117,7 @@ def hugging_face_config(a: ArchitectureConfig, dtype: str, special: dict[str, An
         rope |= {"rope_type": "llama3", "factor": a.rope_scaling_factor, "low_freq_factor": 1.0}
         rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     return {
-        "architectures": [_CLASSES[kind]],
+        "architectures": [MODEL_CLASSES[kind]],
         "model_type": kind,
         "num_hidden_layers": a.num_layers,
         "hidden_size": a.hidden_size,
