@@ -11,12 +11,21 @@ import pytest
 import torch
 
 from relax_lightning.algorithms.losses import policy_loss, value_loss
-from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
+from relax_lightning.config import (
+    AlgorithmConfig,
+    ArchitectureConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    SamplingConfig,
+)
+from relax_lightning.config.architecture import read_architecture
 from relax_lightning.data.rollout import pad
-from relax_lightning.megatron.architecture import read_architecture
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.role import Actor, Critic
+from relax_lightning.memory import activations, role_memory
 from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.updates import StepLoss
+from tests.megatron import allocations
 from tests.megatron.test_role import make_experience
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -153,3 +162,65 @@ def test_float32_equals_the_cpu(tiny_model: Callable[[str], Path]) -> None:
         hidden = reference.model(tokens[None]).last_hidden_state[0, p - 1 : p - 1 + r]
         expected = (hidden @ weight.T + bias)[:, 0]
         torch.testing.assert_close(values[row, :r], expected.detach(), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [Actor, Critic])
+@pytest.mark.parametrize(
+    ("dtype", "recompute", "entropy_coef"),
+    [
+        (torch.bfloat16, None, 0.0),
+        (torch.bfloat16, "selective", 0.0),
+        (torch.bfloat16, "full", 0.01),
+        (torch.float32, None, 0.0),
+    ],
+)
+def test_memory_is_as_planned(
+    dtype: torch.dtype, recompute: str | None, entropy_coef: float, kind: Any
+) -> None:
+    sizes = {"num_layers": 6, "hidden_size": 1024, "ffn_hidden_size": 3072, "vocab_size": 16000}
+    sizes |= {"num_attention_heads": 16, "num_query_groups": 8, "kv_channels": 128}
+    a = ArchitectureConfig(**sizes, max_position_embeddings=4096, qk_layernorm=True, tie_word_embeddings=True)
+    one, settings, device = ParallelConfig(), OptimizerConfig(), torch.device("cuda", 0)
+    initialize_groups(one, device, seed=0)
+    role_name, dtype_name = kind.__name__.lower(), str(dtype).removeprefix("torch.")
+    more = {"head_init": "normal"} if kind is Critic else {}
+    role = kind(
+        role_name, a, one, settings, num_steps=10, dtype=dtype, device=device, recompute=recompute, **more
+    )
+    memory = role_memory(a, one, settings, dtype_name, role_name)
+    assert (memory.weights, memory.gradients, memory.optimizer) == allocations.allocated(role)
+
+    experience, rows = allocations.make_experience([200] * 6, [1200] * 6), list(range(6))
+    losses = StepLoss(experience, rows, AlgorithmConfig(entropy_coef=entropy_coef), device)
+    head, loss = (role.head(1.0), losses.actor) if kind is Actor else (role.head(), losses.critic)
+    batch = role.pack(experience.rollouts, rows)
+
+    def train() -> None:
+        allocations.forward_loss(role, batch, head, loss).backward()
+
+    train()  # kernels compile, and libraries take their workspaces
+    planned = activations(
+        a,
+        one,
+        len(batch.tokens),
+        dtype_name,
+        recompute,
+        role_name,
+        response_tokens=6 * 1200,
+        entropy_gradient=entropy_coef > 0,
+    )
+    assert planned is not None
+    assert planned.peak == pytest.approx(added_by(train), rel=0.2)
+    role.optimizer.prepare_grads()
+    role.optimizer.step()
+    assert memory.step == pytest.approx(added_by(role.optimizer.step), rel=0.2)
+
+
+def added_by(work: Callable[[], Any]) -> int:
+    """Bytes that `work` takes at most beyond what was allocated before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
