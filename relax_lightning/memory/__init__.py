@@ -5,14 +5,9 @@ the caching allocator, and Megatron's table of rotary angles (4 bytes a position
 """
 
 from relax_lightning.memory.activations import Activations, activations
-from relax_lightning.memory.architectures import (
-    Architecture,
-    HybridArchitecture,
-    Known,
-    architecture_of,
-    trunk_of,
-)
+from relax_lightning.memory.architectures import Architecture, HybridArchitecture, trunk_of
 from relax_lightning.memory.generation import EngineMemory, embedded_engine, kv_cache, sglang_engine
+from relax_lightning.memory.known import Known, architecture_of
 from relax_lightning.memory.parameters import RoleName, parameters
 from relax_lightning.memory.published import PUBLISHED
 from relax_lightning.memory.records import checkpoint_bytes, rollout_bytes

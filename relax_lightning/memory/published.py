@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from relax_lightning.config.model import ArchitectureConfig
-from relax_lightning.memory.architectures import Architecture, Known, hybrid
-
-_HUB = "https://huggingface.co"
+from relax_lightning.memory.architectures import Architecture, hybrid
 
 
 def _qwen3(layers: int, hidden: int, ffn: int, heads: int, *, tied: bool) -> ArchitectureConfig:
@@ -116,19 +114,16 @@ PUBLISHED: dict[str, Architecture] = {
     "HuggingFaceTB/SmolLM2-360M": _smollm2(32, 960, 2560, (15, 5), 1.0e5),
     "HuggingFaceTB/SmolLM2-1.7B": _smollm2(24, 2048, 8192, (32, 32), 1.3e5),
 }
-"""By name on the hub. Sizes are checked against the published numbers of parameters; rope and context are those of the
-named model, and differ in some of its instruct or base siblings, whose memory is the same."""
+"""By name on the hub. Only sizes count here, and they are checked against the published numbers of parameters; context,
+rope and epsilon differ in some instruct or base siblings, whose memory is the same."""
 
 _SIBLINGS = ("-instruct", "-base")
 """Endings that leave a model's sizes as they are in all of these families."""
 
 
-def find_published(name: str) -> Known | None:
-    """The published configuration of a directory's name, such as `Qwen3-8B-Base`; None where none is certain."""
+def find_published(name: str) -> str | None:
+    """The name on the hub that a directory's name means, such as `Qwen3-8B-Base`; None where none is certain."""
     wanted = name.lower().removeprefix("meta-")
     for ending in _SIBLINGS:
         wanted = wanted.removesuffix(ending)
-    for hub_name, architecture in PUBLISHED.items():
-        if hub_name.split("/")[1].lower() == wanted:
-            return Known(architecture, f"{_HUB}/{hub_name}/blob/main/config.json")
-    return None
+    return next((hub_name for hub_name in PUBLISHED if hub_name.split("/")[1].lower() == wanted), None)

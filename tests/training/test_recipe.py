@@ -37,7 +37,7 @@ SMALLER = [
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]) -> Path:
-    """MODEL_DIR, DATA_DIR and EXP_DIR as the recipe wants them: a tiny Qwen3 and a few problems in the data's own form."""
+    """The three folders as the recipe wants them: a tiny Qwen3 and a few problems in the data's own form."""
     from relax_lightning.data.digits import digit_tokenizer
 
     for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR"):
