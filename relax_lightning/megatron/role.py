@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from megatron.core.distributed import finalize_model_grads
@@ -132,7 +132,7 @@ class MegatronRole:
         if tag == "weights":
             return weights
         if tag == "gradients":
-            return [buffer.grad_data for buffer in self.ddp.buffers]
+            return [buffer.grad_data for buffer in cast(Any, self.ddp).buffers]
         held = {tensor.untyped_storage().data_ptr() for tensor in weights}
         state = []
         for inner in inner_optimizers(self.optimizer):

@@ -19,7 +19,7 @@ BUCKET_ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class RoleMemory:
-    """Bytes that one rank holds of a role between its steps, and what a step adds."""
+    """Bytes that one rank holds of a role between its steps; the fused AdamW adds nothing to them."""
 
     weights: int
     gradients: int
@@ -27,9 +27,6 @@ class RoleMemory:
     """Main weights and both moments of Adam, as far as they are on the device."""
     host_optimizer: int
     """The share that `cpu_offload_fraction` moves to the host, with its pinned gradients."""
-    step: int
-    """What torch's AdamW takes for the time of a step on a GPU, when no activations are held: the roots of the second
-    moments of all matrices at once (torch/optim/adam.py: _multi_tensor_adam, the default on CUDA)."""
 
     @property
     def total(self) -> int:
@@ -93,7 +90,6 @@ def _stage_memory(held: list[Parameter], optimizer: OptimizerConfig, dtype: str,
         optimizer=round(owned * state * (1 - on_host)),
         # Main weights (or a copy of fp32 ones), both moments, and the gradients.
         host_optimizer=round(owned * 4 * FP32 * on_host),
-        step=round(owned * FP32 * (1 - on_host)),
     )
 
 

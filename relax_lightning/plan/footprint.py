@@ -123,7 +123,8 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
     actor = config.model.actor.optimizer
     optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
     holdings: list[Holding] = []
-    working, host = dict.fromkeys(PHASES, 0), {}
+    working: dict[str, int] = {phase: 0 for phase in PHASES}
+    host: dict[str, int] = {}
     for role in TRAINED:
         parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
         held = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
@@ -131,7 +132,7 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
         holdings += [Holding(role, tag, size) for tag, size in sizes.items()]
         if held.host_optimizer:
             host[f"{role} optimizer stepped on the host"] = held.host_optimizer
-        working[role] = max(_activations(config, architecture, role, dtype, on_gpu), held.step)
+        working[role] = _activations(config, architecture, role, dtype, on_gpu)
     engine = _engine(config, architecture, dtype, budget)
     if engine is not None:
         holdings += [Holding("engine", "engine_weights", engine.weights)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -147,14 +147,16 @@ class _SideStream:
 
 
 def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,))
+    empty: Any = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, 0, (size,))
 
 
 def _pinned(size: int) -> Tensor:
     """Host memory that the GPU copies at full speed; registered, for torch's own rounds up to a power of two."""
     arena = torch.empty(size, dtype=torch.uint8)
     if torch.cuda.is_available() and size:
-        status = torch.cuda.cudart().cudaHostRegister(arena.data_ptr(), size, 0)
+        runtime: Any = torch.cuda.cudart()
+        status = runtime.cudaHostRegister(arena.data_ptr(), size, 0)
         if int(status) != 0:
             raise RuntimeError(
                 f"wanted {size / 2**30:.1f} GiB of pinned host memory for offload, got CUDA error {int(status)}; "

@@ -74,7 +74,8 @@ def tokens_a_second(generate: Generate, num_sequences: int) -> float:
 
 def compare(ours: Generate, theirs: Generate, num_sequences: int, rounds: int) -> str:
     """A table row: median speeds, and the median of the ratios of neighboring calls."""
-    ours(num_sequences), theirs(num_sequences)
+    for warm_up in (ours, theirs):
+        warm_up(num_sequences)
     pairs = [
         (tokens_a_second(ours, num_sequences), tokens_a_second(theirs, num_sequences)) for _ in range(rounds)
     ]

@@ -213,7 +213,7 @@ def test_memory_is_as_planned(
     assert planned.peak == pytest.approx(added_by(train), rel=0.2)
     role.optimizer.prepare_grads()
     role.optimizer.step()
-    assert memory.step == pytest.approx(added_by(role.optimizer.step), rel=0.2)
+    assert added_by(role.optimizer.step) < memory.optimizer / 100
 
 
 def added_by(work: Callable[[], Any]) -> int:

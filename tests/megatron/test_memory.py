@@ -37,7 +37,6 @@ from relax_lightning.megatron.layers import RMSNorm
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.microbatch import Microbatch
 from relax_lightning.megatron.model import build_model, transformer_config
-from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole
 from relax_lightning.memory import (
     HybridArchitecture,
@@ -341,23 +340,6 @@ def _packed_without_contents(prompts: list[int], responses: list[int]) -> Microb
     states, targets, cells = (index(sum(responses)) for _ in range(3))
     rows = tuple(range(len(lengths)))
     return Microbatch(rows, index(sum(lengths)), layout, states, targets, cells, max(responses))
-
-
-def test_a_step_on_a_gpu_takes_the_roots_of_all_second_moments() -> None:
-    a = shape(hidden_size=256, ffn_hidden_size=512)
-    role = make(Actor, a, torch.bfloat16)
-    (inner,) = inner_optimizers(role.optimizer)
-    for group in inner.param_groups:
-        group["foreach"] = True  # torch's default on CUDA
-        for parameter in group["params"]:
-            parameter.grad = torch.ones_like(parameter)
-    state = [t for values in inner.state.values() for t in values.values()]
-    gradients = [p.grad for group in inner.param_groups for p in group["params"]]
-    excluded = {t.untyped_storage()._cdata for t in [*inner.state, *state, *gradients]}
-    with LiveBytes(excluded) as live:
-        inner.step()
-    step = role_memory(a, ONE, OptimizerConfig(), "bfloat16", "actor").step
-    assert step == pytest.approx(live.peak, rel=0.05)
 
 
 def test_cache_and_sampling_of_the_embedded_engine() -> None:

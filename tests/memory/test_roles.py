@@ -52,7 +52,6 @@ def test_bytes_of_each_kind() -> None:
     assert half.total == 18 * number
     whole = role_memory(TINY, ONE, plain, "float32", "actor")
     assert (whole.weights, whole.gradients, whole.optimizer) == (4 * number, 4 * number, 8 * number)
-    assert half.step == whole.step == 4 * number
     assert half.host_optimizer == 0
 
 
@@ -64,7 +63,6 @@ def test_the_host_takes_its_share_with_the_gradients() -> None:
         shared = role_memory(TINY, ONE, replace(plain, cpu_offload_fraction=fraction), "bfloat16", "critic")
         assert shared.optimizer == round(12 * number * (1 - fraction))
         assert shared.host_optimizer == round(16 * number * fraction)
-        assert shared.step == round(4 * number * (1 - fraction))
         assert (shared.weights, shared.gradients) == (all_here.weights, all_here.gradients)
 
 
