@@ -248,7 +248,14 @@ def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
     config, faults = read(
         arguments.config_files, arguments.overrides, keep_missing_variables=arguments.no_files
     )
-    found = check(config, check_files=not arguments.no_files, resume=arguments.ckpt_path, subcommand=command)
+    size = arguments.gpu_memory_gib
+    found = check(
+        config,
+        check_files=not arguments.no_files,
+        resume=arguments.ckpt_path,
+        subcommand=command,
+        gpu_memory=None if size is None else int(size * 2**30),
+    )
     shadowing = shadowing_callbacks(Path.cwd())
     found += [] if shadowing is None else [shadowing]
     # A finding that rests on a faulty key says nothing: the key has its default there.

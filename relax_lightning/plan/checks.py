@@ -21,6 +21,7 @@ from relax_lightning.config.rollout import SamplingConfig
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.availability import unavailable_problems
 from relax_lightning.plan.machine import machine_problems
+from relax_lightning.plan.room import room_problems
 from relax_lightning.plan.schedule import (
     critic_only_iterations,
     optimizer_steps,
@@ -34,7 +35,12 @@ ENGINES = ("MegatronEngine", "SGLangEngine")
 
 
 def check(
-    config: Config, *, check_files: bool = True, resume: str | None = None, subcommand: str = "fit"
+    config: Config,
+    *,
+    check_files: bool = True,
+    resume: str | None = None,
+    subcommand: str = "fit",
+    gpu_memory: int | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a configuration whose fields are sound one by one.
 
@@ -43,6 +49,7 @@ def check(
         check_files: look at the paths as well.
         resume: what `--ckpt_path` says.
         subcommand: `fit`, `validate` or `plan`; for `plan`, what `fit` cannot do yet is a warning.
+        gpu_memory: Bytes of one GPU to plan for; None: of those found here.
     """
     with warnings.catch_warnings():
         # What resolving warns of is among the problems below.
@@ -54,6 +61,7 @@ def check(
     problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
     if subcommand != "validate":
         problems += [*_schedule_problems(resolved), *_validation_interval_problems(resolved)]
+    problems += room_problems(resolved, check_files=check_files, gpu_memory=gpu_memory)
     if check_files:
         problems += [problem for find in _OF_FILES for problem in find(resolved)]
         problems += resume_problems(resolved, resume)

@@ -91,10 +91,12 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
     budget = (gpu_memory or gpu_memory_here()) if on_gpu else None
     try:
         parts = _parts(config, known.architecture, on_gpu, budget)
-    except ValueError:  # sizes that do not divide, which the checks have named
+    except (
+        ValueError
+    ):  # sizes that do not divide, or a fraction below the weights, which the checks have named
         return None
     needs = _needs(config, parts)
-    contexts = CUDA_CONTEXT * (2 if _has_own_process(config) else 1) if on_gpu else 0
+    contexts = CUDA_CONTEXT * (2 if has_own_process(config) else 1) if on_gpu else 0
     room = None if budget is None else budget - contexts
     gone = leaving(parts.holdings, needs, budget=room, mode=config.strategy.offload if on_gpu else "never")
     phases = [_phase(name, parts, gone[name]) for name in needs]
@@ -123,7 +125,7 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
     actor = config.model.actor.optimizer
     optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
     holdings: list[Holding] = []
-    working: dict[str, int] = {phase: 0 for phase in PHASES}
+    working: dict[str, int] = dict.fromkeys(PHASES, 0)
     host: dict[str, int] = {}
     for role in TRAINED:
         parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
@@ -136,11 +138,11 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
     engine = _engine(config, architecture, dtype, budget)
     if engine is not None:
         holdings += [Holding("engine", "engine_weights", engine.weights)]
-        holdings += [Holding("engine", "kv_cache", engine.kv_cache)] if _has_own_process(config) else []
+        holdings += [Holding("engine", "kv_cache", engine.kv_cache)] if has_own_process(config) else []
         working["rollout"] = (
-            min(engine.working, ENGINE_WORKING) if _has_own_process(config) else engine.working
+            min(engine.working, ENGINE_WORKING) if has_own_process(config) else engine.working
         )
-        working["rollout"] += 0 if _has_own_process(config) else engine.kv_cache
+        working["rollout"] += 0 if has_own_process(config) else engine.kv_cache
     return Parts([h for h in holdings if h.size], working, host)
 
 
@@ -172,7 +174,7 @@ def _engine(
     config: Config, architecture: memory.Architecture, dtype: str, budget: int | None
 ) -> memory.EngineMemory | None:
     settings, rollout = config.data.rollout.engine.init_args, config.data.rollout
-    if _has_own_process(config):
+    if has_own_process(config):
         fraction, tensor = settings.get("mem_fraction_static"), settings.get("tensor_parallel_size", 1)
         if fraction is None or budget is None:
             weights = memory.parameters(architecture, ParallelConfig(tensor=tensor), "actor")
@@ -185,13 +187,14 @@ def _engine(
     return memory.embedded_engine(architecture, parallel_of(config, "actor"), rows, length, dtype)
 
 
-def _has_own_process(config: Config) -> bool:
+def has_own_process(config: Config) -> bool:
+    """Whether the engine is SGLang on the same GPUs, with weights and a KV cache of its own."""
     engine = config.data.rollout.engine
     return engine.class_path.rpartition(".")[2] == "SGLangEngine" and engine.init_args.get("url") is None
 
 
 def _needs(config: Config, parts: Parts) -> dict[str, Need]:
-    own = _has_own_process(config)
+    own = has_own_process(config)
     return {phase: Need(uses(phase, engine_has_weights=own), parts.working[phase]) for phase in PHASES}
 
 

@@ -63,7 +63,7 @@ def test_a_directory_speaks_before_its_name(tmp_path: Path) -> None:
     [
         ("${MODEL_DIR}/Qwen3.5-9B", "Qwen/Qwen3.5-9B"),
         ("/models/Qwen3-0.6B-Base/", "Qwen/Qwen3-0.6B"),
-        ("models/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M"),
+        ("elsewhere/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M"),
         ("Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("qwen2.5-14b-instruct", "Qwen/Qwen2.5-14B"),
     ],

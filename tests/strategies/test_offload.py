@@ -5,7 +5,8 @@ import torch
 
 from relax_lightning.strategies.offload import TensorGroup
 
-DEVICES = [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+DEVICES = [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=[pytest.mark.gpu, NO_GPU])]
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
