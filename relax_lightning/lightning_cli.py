@@ -147,6 +147,7 @@ class RelaxLightningCLI(LightningCLI):
             save_root=actor.save,
             critic_save_root=critic.save,
             critic_load_root=critic.load,
+            verify_publish=self._config.strategy.verify_publish,
         )
 
     def _logger(self) -> JournalLogger:

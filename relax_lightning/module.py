@@ -158,12 +158,12 @@ class PPOModule(LightningModule):
 
     def on_train_start(self) -> None:
         """The weights are loaded by now: the engine takes them."""
-        self._data.rollout.engine.publish()
+        self._to_engine()
 
     def on_validation_start(self) -> None:
         """`validate` alone has published nothing yet."""
         if self._data.rollout.engine.weight_version == 0:
-            self._data.rollout.engine.publish()
+            self._to_engine()
 
     # --- the iteration ----------------------------------------------------------------------------------------
 
@@ -240,7 +240,13 @@ class PPOModule(LightningModule):
 
     def _publish(self) -> None:
         with self._phase("publish"):
-            self.hooks.fire("on_weights_published", self._data.rollout.engine.publish())
+            self.hooks.fire("on_weights_published", self._to_engine())
+
+    def _to_engine(self) -> int:
+        version = self._data.rollout.engine.publish()
+        if self._strategy.verify_publish:
+            self._data.rollout.engine.verify()
+        return version
 
     def _run_steps(self, role: Actor | Critic, experience: Experience, num_epochs: int) -> StepLog:
         def before_step(step: int) -> float:

@@ -203,12 +203,8 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         message = fault(f"one of {', '.join(REWARDS)}", reward.name, _nearest(reward.name, REWARDS))
         yield Problem("data.rollout.reward.name", f"{message}; a reward of your own goes to class_path")
     engine = config.data.rollout.engine.class_path
-    if engine.rpartition(".")[2] == "SGLangEngine":
-        yield Problem(
-            "data.rollout.engine.class_path", fault("MegatronEngine", engine, f"SGLangEngine is {_LATER}")
-        )
-    elif "." not in engine and engine not in ENGINES:
-        message = fault("MegatronEngine or an import path", engine, _nearest(engine, ENGINES))
+    if "." not in engine and engine not in ENGINES:
+        message = fault("MegatronEngine, SGLangEngine or an import path", engine, _nearest(engine, ENGINES))
         yield Problem("data.rollout.engine.class_path", message)
 
 
@@ -255,8 +251,6 @@ def _unavailable_problems(config: Config) -> Iterator[Problem]:
         yield Problem("model.reference", message)
     if config.strategy.offload == "always":
         yield Problem("strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}"))
-    if config.strategy.verify_publish:
-        yield Problem("strategy.verify_publish", fault("false", True, f"the comparison is {_LATER}"))
     for role, optimizer in {
         "actor": config.model.actor.optimizer,
         "critic": config.model.critic.optimizer,

@@ -58,6 +58,7 @@ class ColocateStrategy(ParallelStrategy):
         save_root: Where the actor and the trainer are saved.
         critic_save_root: Where the critic is saved; None: with the actor.
         critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
+        verify_publish: Compare the engine's weights with the actor's after every publication.
         cluster_environment: Where this rank stands; None: alone.
     """
 
@@ -72,6 +73,7 @@ class ColocateStrategy(ParallelStrategy):
         save_root: str | Path = "checkpoints",
         critic_save_root: str | Path | None = None,
         critic_load_root: str | Path | None = None,
+        verify_publish: bool = False,
         cluster_environment: ClusterEnvironment | None = None,
     ) -> None:
         super().__init__(
@@ -84,6 +86,8 @@ class ColocateStrategy(ParallelStrategy):
         self._critic_load_root = Path(critic_load_root or critic_save_root or save_root)
         self._roles: dict[str, Role] = {}
         self._resume_folder: Path | None = None
+        self.verify_publish = verify_publish
+        """Whether the engine's weights are compared with the actor's after every publication."""
         self.is_dirty = False
         """Whether an iteration is under way, or was broken off: then actor and critic may not belong together."""
         self.phase_metrics: dict[str, float] = {}
