@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +15,15 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ABORT_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
 
 
 class ServerGone(ConnectionError):
     """Nothing answers any more."""
+
+
+class Refused(RuntimeError):
+    """The server answered that it does not do what it was asked."""
 
 
 class SGLangClient:
@@ -73,6 +79,7 @@ class SGLangClient:
     @contextmanager
     def update_session(self) -> Iterator[None]:
         """Around all buckets of a publication: SGLang 0.5.21 and later ask for it, older ones do not know it."""
+        self._wait_until_idle()
         has_sessions = True
         try:
             self._succeed("/begin_weight_update", {})
@@ -96,6 +103,7 @@ class SGLangClient:
 
     def release(self, tags: Sequence[str]) -> None:
         """Free the memory of `weights`, `kv_cache` or `cuda_graph`; contents of weights are lost."""
+        self._wait_until_idle()
         self._request("/release_memory_occupation", {"tags": list(tags)})
 
     def resume(self, tags: Sequence[str]) -> None:
@@ -112,13 +120,26 @@ class SGLangClient:
         """Fill every tensor with random numbers."""
         self._succeed("/weights_checker", {"action": "reset_tensors"})
 
+    def _wait_until_idle(self) -> None:
+        """The scheduler clears up after it has answered, and ends itself when it is asked for memory before that."""
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            try:
+                self._request("/flush_cache", {})
+            except Refused:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
     def _succeed(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """An answer that says no is an error, whatever its status."""
         answer = self._request(path, body)
         # The in-process engine answers with a pair, the server with an object.
         success, message = answer if isinstance(answer, list) else (answer["success"], answer["message"])
         if not success:
-            raise RuntimeError(f"SGLang refused {path}: {message}")
+            raise Refused(f"SGLang refused {path}: {message}")
         return answer
 
     def _request(self, path: str, body: dict[str, Any] | None, timeout_seconds: float | None = None) -> Any:
@@ -128,6 +149,7 @@ class SGLangClient:
         try:
             with self._opener.open(request, timeout=timeout_seconds) as response:
                 text = response.read()
+                is_json = response.headers.get_content_type() == "application/json"
         except HTTPError as error:
             raise self._refusal(path, error) from error
         except TimeoutError as error:
@@ -136,13 +158,13 @@ class SGLangClient:
             if isinstance(reason := getattr(error, "reason", error), TimeoutError):
                 raise self._late(path, timeout_seconds) from error
             raise ServerGone(f"{self.url}{path}: {reason}") from error
-        return json.loads(text) if text else None
+        return json.loads(text) if is_json and text else None
 
     def _refusal(self, path: str, error: HTTPError) -> Exception:
         if error.code == 404:
             return FileNotFoundError(f"the server at {self.url} has no {path}")
         message = error.read().decode(errors="replace").strip()[:2000]
-        return RuntimeError(f"SGLang refused {path} ({error.code}): {message}")
+        return Refused(f"SGLang refused {path} ({error.code}): {message}")
 
     def _late(self, path: str, timeout_seconds: float) -> TimeoutError:
         return TimeoutError(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -78,7 +79,20 @@ class ByValue:
 
     def serialize(self, bucket: dict[str, Any]) -> bytes:
         """The buffer and its tensors' places."""
-        return pickle.dumps(bucket)
+        return pickle.dumps({**bucket, "flattened_tensor": _Bytes(bucket["flattened_tensor"])})
+
+
+class _Bytes:
+    """Pickles a buffer as its bytes, by names that SGLang's unpickler lets pass.
+
+    A pickled tensor names the function that loads its storage, which Megatron-Core replaces by one of its own.
+    """
+
+    def __init__(self, buffer: Tensor) -> None:
+        self._buffer = buffer
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return partial(torch.frombuffer, dtype=torch.uint8), (bytearray(self._buffer.numpy()),)
 
 
 class _HandlePickler(ForkingPickler):

@@ -15,6 +15,8 @@ from typing import Any
 
 INFO = {"tp_size": 1, "skip_tokenizer_init": True}
 SUCCESS = {"success": True, "message": ""}
+IDLE = {"/server_info": INFO, "/flush_cache": {}, "/update_weights_from_tensor": SUCCESS}
+"""Answers of a server that takes all weights."""
 
 
 class FakeServer:
@@ -43,6 +45,7 @@ class FakeServer:
                 status, answer = answer if isinstance(answer, tuple) else (200, answer)
                 text = json.dumps(answer).encode()
                 self.send_response(status)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -75,13 +78,7 @@ def main() -> None:
         print("the last words of a server", flush=True)
         os._exit(7)
 
-    answers = {
-        "/model_info": {},
-        "/server_info": INFO,
-        "/update_weights_from_tensor": SUCCESS,
-        "/generate": die,
-    }
-    FakeServer(answers, request["defaults"]["port"]).serve()
+    FakeServer({**IDLE, "/model_info": {}, "/generate": die}, request["defaults"]["port"]).serve()
 
 
 if __name__ == "__main__":

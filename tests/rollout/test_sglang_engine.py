@@ -22,7 +22,7 @@ from relax_lightning.rollout import sglang_server
 from relax_lightning.rollout.sglang_arguments import known_arguments, server_arguments
 from relax_lightning.rollout.sglang_engine import SGLangEngine
 from relax_lightning.rollout.weight_sync import ByValue, SharedMemory, publish_weights
-from tests.rollout.fake_sglang import INFO, SUCCESS, FakeServer
+from tests.rollout.fake_sglang import IDLE, SUCCESS, FakeServer
 from tests.rollout.letters import Letters
 
 PROMPTS = [[1, 2, 3], [40, 41], [7]] * 2
@@ -217,20 +217,21 @@ def attached(server: FakeServer, actor: Any) -> SGLangEngine:
 
 
 def test_newer_versions_ask_for_a_session(tiny_actor: Any) -> None:
-    answers = {"/server_info": INFO, "/update_weights_from_tensor": SUCCESS}
-    with FakeServer(answers) as old:
+    with FakeServer(IDLE) as old:
         attached(old, tiny_actor).publish()
     sessions = {"/begin_weight_update": SUCCESS, "/end_weight_update": SUCCESS}
-    with FakeServer({**answers, **sessions}) as new:
+    with FakeServer({**IDLE, **sessions}) as new:
         engine = attached(new, tiny_actor)
         engine.publish()
-    assert [path for path, _ in old.requests[1:]] == ["/begin_weight_update", "/update_weights_from_tensor"]
-    assert [path for path, _ in new.requests[1:]] == [
+    assert [path for path, _ in old.requests[2:]] == ["/begin_weight_update", "/update_weights_from_tensor"]
+    assert [path for path, _ in new.requests] == [
+        "/server_info",
+        "/flush_cache",
         "/begin_weight_update",
         "/update_weights_from_tensor",
         "/end_weight_update",
     ]
-    _, body = new.requests[2]
+    _, body = new.requests[3]
     assert (body["load_format"], body["weight_version"], body["flush_cache"]) == (
         "flattened_bucket",
         "1",
@@ -244,7 +245,7 @@ def test_newer_versions_ask_for_a_session(tiny_actor: Any) -> None:
 )
 def test_refused_weights_are_an_error(tiny_actor: Any, refusal: Any) -> None:
     sessions = {"/begin_weight_update": SUCCESS, "/end_weight_update": SUCCESS}
-    with FakeServer({"/server_info": INFO, "/update_weights_from_tensor": refusal, **sessions}) as server:
+    with FakeServer({**IDLE, "/update_weights_from_tensor": refusal, **sessions}) as server:
         engine = attached(server, tiny_actor)
         with pytest.raises(RuntimeError, match=r"SGLang refused /update_weights_from_tensor.*no room"):
             engine.publish()
@@ -254,14 +255,21 @@ def test_refused_weights_are_an_error(tiny_actor: Any, refusal: Any) -> None:
 
 
 def test_memory_moves_by_tag_and_once(tiny_actor: Any) -> None:
-    paths = ("/update_weights_from_tensor", "/release_memory_occupation", "/resume_memory_occupation")
-    with FakeServer({"/server_info": INFO, **dict.fromkeys(paths, SUCCESS)}) as server:
+    busy = iter([(400, {}), (400, {})])
+    answers = {
+        **IDLE,
+        "/flush_cache": lambda body: next(busy, {}),
+        **{key: {} for key in ("/release_memory_occupation", "/resume_memory_occupation")},
+    }
+    with FakeServer(answers) as server:
         engine = attached(server, tiny_actor)
         engine.offload(["cuda_graph", "kv_cache", "weights"])
         engine.offload(["weights"])
         engine.onload(["weights"])
         engine.publish()
         engine.onload(["kv_cache", "cuda_graph", "weights"])
+    # Three times it is asked whether it is idle before memory is released, and once before weights are sent.
+    assert [path for path, _ in server.requests].count("/flush_cache") == 4
     moves = [(path.split("_")[0], body["tags"]) for path, body in server.requests if "memory" in path]
     assert moves == [
         ("/release", ["weights", "kv_cache", "cuda_graph"]),
@@ -282,8 +290,7 @@ def test_memory_moves_by_tag_and_once(tiny_actor: Any) -> None:
     ],
 )
 def test_an_answer_that_cannot_be_learned_from(tiny_actor: Any, given: Any, message: str) -> None:
-    answers = {"/server_info": INFO, "/update_weights_from_tensor": SUCCESS, "/generate": [given]}
-    with FakeServer(answers) as server:
+    with FakeServer({**IDLE, "/generate": [given]}) as server:
         engine = attached(server, tiny_actor)
         engine.publish()
         with pytest.raises(RuntimeError, match=message):
@@ -300,7 +307,7 @@ def test_a_wrong_url_and_a_server_that_goes(tiny_actor: Any) -> None:
         SGLangEngine(url=other.url)
     with pytest.raises(ValueError, match=rf"no SGLang server answers at {other.url} .*Connection refused"):
         SGLangEngine(url=other.url)
-    with FakeServer({"/server_info": INFO, "/update_weights_from_tensor": SUCCESS}) as server:
+    with FakeServer(IDLE) as server:
         with pytest.raises(
             ValueError, match="wanted no arguments of a server beside it, got mem_fraction_static"
         ):
