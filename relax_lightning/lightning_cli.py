@@ -28,7 +28,7 @@ from relax_lightning.config.files import context_tokens, plain_checkpoint, whole
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
-from relax_lightning.plan.footprint import memory_plan  # noqa: E402
+from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
@@ -111,6 +111,10 @@ class RelaxLightningCLI(LightningCLI):
 
     def _tree(self) -> dict[str, Any]:
         tree = to_dict(self._config)
+        engine = tree["data"]["rollout"]["engine"]["init_args"]
+        if self._device.type == "cuda" and engine.get("mem_fraction_static") is None:
+            fraction = planned_fraction(self._config)
+            engine |= {} if fraction is None else {"mem_fraction_static": fraction}
         data = {
             **tree["data"],
             "tokenizer": self._config.model.actor.tokenizer,
@@ -152,6 +156,7 @@ class RelaxLightningCLI(LightningCLI):
             critic_load_root=critic.load,
             pool=None if plan is None else GpuPool(self._config.strategy.offload, plan.room, plan.working),
             predicted={} if plan is None else plan.predicted,
+            verify_publish=self._config.strategy.verify_publish,
         )
 
     def _logger(self) -> JournalLogger:

@@ -22,6 +22,7 @@ from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
 from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
 from relax_lightning.megatron.role import Actor, Critic, StepResult
+from relax_lightning.rollout.engine import HoldsMemory
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.updates import Batching, FiniteGuard, StepLog, run_steps
 
@@ -113,7 +114,16 @@ class PPOModule(LightningModule):
         strategy.manifest["model"] = describe_model(self.config, self.actor)
         strategy.manifest["iteration_offset"] = self.iteration_offset
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
-        self._data.rollout.engine.attach(self.actor, self._data.rollout.tokenizer)
+        self._start_engine()
+
+    def _start_engine(self) -> None:
+        engine = self._data.rollout.engine
+        if not isinstance(engine, HoldsMemory):
+            engine.attach(self.actor, self._data.rollout.tokenizer)
+            return
+        self._strategy.clear_gpu()
+        engine.attach(self.actor, self._data.rollout.tokenizer)
+        self._strategy.register_engine(engine)
 
     def _check_vocabulary(self) -> None:
         vocabulary, tokenizer = architecture_of(self.config).vocab_size, self._data.rollout.tokenizer
@@ -159,13 +169,13 @@ class PPOModule(LightningModule):
     def on_train_start(self) -> None:
         """The weights are loaded by now: the engine takes them."""
         self._strategy.make_room("publish")
-        self._data.rollout.engine.publish()
+        self._to_engine()
 
     def on_validation_start(self) -> None:
         """`validate` alone has published nothing yet."""
         if self._data.rollout.engine.weight_version == 0:
             self._strategy.make_room("publish")
-            self._data.rollout.engine.publish()
+            self._to_engine()
 
     # --- the iteration ----------------------------------------------------------------------------------------
 
@@ -242,7 +252,14 @@ class PPOModule(LightningModule):
 
     def _publish(self) -> None:
         with self._phase("publish"):
-            self.hooks.fire("on_weights_published", self._data.rollout.engine.publish())
+            self.hooks.fire("on_weights_published", self._to_engine())
+
+    def _to_engine(self) -> int:
+        """Publish the actor's weights; the GPU is ready for it."""
+        version = self._data.rollout.engine.publish()
+        if self._strategy.verify_publish:
+            self._data.rollout.engine.verify()
+        return version
 
     def _run_steps(self, role: Actor | Critic, experience: Experience, num_epochs: int) -> StepLog:
         def before_step(step: int) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,43 @@ def _save_tiny(kind: str, directory: Path) -> None:
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.to(torch.float32).save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def tiny_actor(process_group: None, tiny_model: Callable[[str], Path]) -> Any:
+    """An `Actor` with the weights of the tiny Qwen3."""
+    import torch
+
+    from relax_lightning.config import OptimizerConfig, ParallelConfig
+    from relax_lightning.config.architecture import read_architecture
+    from relax_lightning.megatron.role import Actor
+
+    directory = tiny_model("qwen3")
+    return Actor(
+        "actor",
+        read_architecture(directory),
+        ParallelConfig(),
+        OptimizerConfig(),
+        num_steps=1,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        weights=str(directory),
+    )
+
+
+@pytest.fixture(scope="session")
+def sglang_engine(tiny_actor: Any) -> Iterator[Any]:
+    """The one `SGLangEngine` of all tests, on the tiny Qwen3, for its start takes a minute."""
+    # Importing it would take as long as half a start, and the trainer never does.
+    if importlib.util.find_spec("sglang") is None:
+        pytest.skip("the package sglang is not installed (the extra sglang)")
+    from relax_lightning.rollout.sglang_engine import SGLangEngine
+    from tests.rollout.letters import Letters
+
+    engine = SGLangEngine()
+    engine.attach(tiny_actor, Letters())
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,10 @@ from relax_lightning.rewards.records import RewardError, RewardRequest
 from relax_lightning.rewards.workers import RewardWorkers
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 
-ENGINES = {"MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine"}
+ENGINES = {
+    "MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine",
+    "SGLangEngine": "relax_lightning.rollout.sglang_engine.SGLangEngine",
+}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from relax_lightning.megatron.fused import log_probs_and_entropy
 from relax_lightning.megatron.microbatch import Microbatch
 from relax_lightning.megatron.model import PolicyModel
 
@@ -52,22 +53,6 @@ def policy_outputs(
         parts = [checkpoint(chunk, rows, targets, use_reentrant=False) for rows, targets in pairs]
         log_probs, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return PolicyOutputs(batch.scatter(log_probs), batch.scatter(entropy))
-
-
-def log_probs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs of `targets` and the entropy, in fp32.
-
-    Args:
-        logits: [tokens, vocabulary].
-        targets: [tokens] int64.
-        temperature: Divides the logits.
-
-    Returns:
-        Two [tokens] float32 tensors with gradient.
-    """
-    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
-    return log_probs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
 def critic_outputs(model: PolicyModel, hidden: Tensor, batch: Microbatch) -> CriticOutputs:

@@ -13,15 +13,20 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from relax_lightning.megatron.fused import rms_norm, rotate
 from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """Torch's RMSNorm with the mark that gradient reduction under sequence parallelism looks for."""
+    """Torch's RMSNorm, one kernel on a GPU, with the mark that gradient reduction under sequence parallelism needs."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] normalized."""
+        return rms_norm(x, self.weight, self.eps)
 
 
 class CoreAttention(torch.nn.Module):
@@ -29,7 +34,7 @@ class CoreAttention(torch.nn.Module):
 
     The layout that comes as `packed_seq_params` decides: `SequenceLayout` (training, log-probs, values, prefill) or
     `DecodeLayout`. Keys and values are never repeated for the query heads that share them, except where the CPU
-    kernel needs it.
+    kernel needs it. Rotary angles are applied here, from the layout, so that they are looked up once a forward.
     """
 
     def __init__(self, config: TransformerConfig, layer_number: int, *_: Any, **__: Any) -> None:
@@ -54,7 +59,8 @@ class CoreAttention(torch.nn.Module):
             [tokens, 1, heads * head_size].
         """
         layout = packed_seq_params
-        q, k, v = query.squeeze(1), key.squeeze(1), value.squeeze(1)
+        cos, sin = layout.rotary
+        q, k, v = rotate(query.squeeze(1), cos, sin), rotate(key.squeeze(1), cos, sin), value.squeeze(1)
         if isinstance(layout, DecodeLayout):
             out = self._decode(q, k, v, layout)
         elif q.is_cuda and q.dtype != torch.float32:  # the flash kernel knows half precision only

@@ -53,6 +53,8 @@ class SequenceLayout(PackedSeqParams):
     """Where prefill puts the keys and values, when a decode follows."""
     first_cache_row: int = 0
     """The cache's row of the first sequence."""
+    rotary: tuple[Tensor, Tensor] = field(default=None)  # pyright: ignore[reportAssignmentType]
+    """Cosine and sine of each token's rotary angles, [tokens, 1, head_size] each; the model sets them."""
 
     def __post_init__(self) -> None:
         self.qkv_format = "relax_lightning"
@@ -108,6 +110,8 @@ class DecodeLayout(PackedSeqParams):
     longest: int = 0
     """Largest position + 1: how much of the cache attention must look at."""
     cache: KVCache = field(default=None)  # pyright: ignore[reportAssignmentType]
+    rotary: tuple[Tensor, Tensor] = field(default=None)  # pyright: ignore[reportAssignmentType]
+    """Cosine and sine of each new token's rotary angles, [rows, 1, head_size] each; the model sets them."""
 
     def __post_init__(self) -> None:
         self.qkv_format = "relax_lightning"

@@ -26,6 +26,8 @@ class PolicyModel(GPTModel):
     The head is a step of its own (`logits`), so that only the positions a loss needs go through the vocabulary.
     """
 
+    _rotary_tables: tuple[Tensor, ...] | None = None
+
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Hidden states of packed tokens.
 
@@ -38,12 +40,9 @@ class PolicyModel(GPTModel):
         """
         with cuda_stand_in():
             decoder_input = self.embedding(tokens[None], layout.positions[None]) if self.pre_process else None
-            return self.decoder(
-                hidden_states=decoder_input,
-                attention_mask=None,
-                rotary_pos_emb=self._rotary(layout.positions),
-                packed_seq_params=layout,
-            )
+            # Our core attention turns queries and keys itself, by angles that are looked up once for all layers.
+            layout.rotary = self._rotary(layout.positions)
+            return self.decoder(hidden_states=decoder_input, attention_mask=None, packed_seq_params=layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states.
@@ -60,10 +59,15 @@ class PolicyModel(GPTModel):
         out, _ = self.output_layer(hidden, weight=weight)
         return out.squeeze(1)
 
-    def _rotary(self, positions: Tensor) -> Tensor:
-        """[tokens, 1, 1, rotary] fp32 angles: one gathered table instead of Megatron's loop over packed sequences."""
-        table = self.rotary_pos_emb(self.max_sequence_length)
-        return table.index_select(0, positions)
+    def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angles at `positions` [tokens]: two [tokens, 1, head_size] in the model's dtype."""
+        if self._rotary_tables is None:
+            angles = self.rotary_pos_emb(self.max_sequence_length).flatten(1, 2)
+            self._rotary_tables = tuple(
+                t.to(positions.device, self.config.params_dtype) for t in (angles.cos(), angles.sin())
+            )
+        cos, sin = (table.index_select(0, positions) for table in self._rotary_tables)
+        return cos, sin
 
 
 class ValueHead(torch.nn.Linear):

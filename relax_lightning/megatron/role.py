@@ -16,11 +16,12 @@ from torch import Tensor
 
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.config.architecture import hugging_face_config
 from relax_lightning.megatron.checkpoint import load_role, save_role
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.decoder import MegatronDecoder
 from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
-from relax_lightning.megatron.hugging_face import load_weights
+from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.microbatch import Microbatch, pack
 from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
 from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, inner_optimizers, wrap_model
@@ -213,6 +214,14 @@ class Actor(MegatronRole):
     def decoder(self) -> MegatronDecoder:
         """A decoder on these weights, for the embedded engine."""
         return MegatronDecoder(self.model)
+
+    def hf_config(self) -> dict[str, Any]:
+        """The Hugging Face `config.json` of these weights, without special tokens."""
+        return hugging_face_config(self.architecture, str(self.dtype).removeprefix("torch."), {})
+
+    def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """This pipeline stage's weights under their Hugging Face names, whole; every tensor rank calls it."""
+        return hugging_face_tensors(self.model)
 
     def pack(self, rollouts: Rollouts, rows: Sequence[int]) -> Microbatch:
         """A micro-batch of the given samples."""

@@ -35,13 +35,5 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
-    engine = config.data.rollout.engine.class_path
-    if engine.rpartition(".")[2] == "SGLangEngine":
-        message = fault("MegatronEngine", engine, f"SGLangEngine is {_LATER}")
-        yield "data.rollout.engine.class_path", message
-    if config.strategy.offload == "always":
-        yield "strategy.offload", fault("auto or never", "always", f"`always` is {_LATER}")
-    if config.strategy.verify_publish:
-        yield "strategy.verify_publish", fault("false", True, f"the comparison is {_LATER}")
     if config.cluster is not None:
         yield "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"

@@ -199,7 +199,7 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         yield Problem("data.rollout.reward.name", f"{message}; a reward of your own goes to class_path")
     engine = config.data.rollout.engine.class_path
     if "." not in engine and engine not in ENGINES:
-        message = fault("MegatronEngine or an import path", engine, _nearest(engine, ENGINES))
+        message = fault("MegatronEngine, SGLangEngine or an import path", engine, _nearest(engine, ENGINES))
         yield Problem("data.rollout.engine.class_path", message)
 
 

@@ -11,7 +11,7 @@ from relax_lightning.config.tree import Config
 from relax_lightning.memory import RoleName
 from relax_lightning.plan.machine import count_gpus
 from relax_lightning.plan.schedule import longest_sample, microbatch_tokens, samples_per_iteration
-from relax_lightning.plan.topology import TRAINED, data_parallel_size, parallel_of
+from relax_lightning.plan.topology import TRAINED, data_parallel_size, parallel_of, ranks
 from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
 
 GIB = 2**30
@@ -122,18 +122,9 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
 
 def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budget: int | None) -> Parts:
     dtype = memory.resolved_dtype(config.model.dtype, on_gpu=on_gpu)
-    actor = config.model.actor.optimizer
-    optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
-    holdings: list[Holding] = []
+    holdings, host = _role_holdings(config, architecture, dtype)
     working: dict[str, int] = dict.fromkeys(PHASES, 0)
-    host: dict[str, int] = {}
     for role in TRAINED:
-        parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
-        held = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
-        sizes = {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer}
-        holdings += [Holding(role, tag, size) for tag, size in sizes.items()]
-        if held.host_optimizer:
-            host[f"{role} optimizer stepped on the host"] = held.host_optimizer
         working[role] = _activations(config, architecture, role, dtype, on_gpu)
     engine = _engine(config, architecture, dtype, budget)
     if engine is not None:
@@ -144,6 +135,24 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
         )
         working["rollout"] += 0 if has_own_process(config) else engine.kv_cache
     return Parts([h for h in holdings if h.size], working, host)
+
+
+def _role_holdings(
+    config: Config, architecture: memory.Architecture, dtype: str
+) -> tuple[list[Holding], dict[str, int]]:
+    """What actor and critic hold on one GPU, and on the host from the start."""
+    actor = config.model.actor.optimizer
+    optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
+    holdings: list[Holding] = []
+    host: dict[str, int] = {}
+    for role in TRAINED:
+        parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
+        held = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
+        sizes = {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer}
+        holdings += [Holding(role, tag, size) for tag, size in sizes.items()]
+        if held.host_optimizer:
+            host[f"{role} optimizer stepped on the host"] = held.host_optimizer
+    return holdings, host
 
 
 def _activations(
@@ -175,16 +184,48 @@ def _engine(
 ) -> memory.EngineMemory | None:
     settings, rollout = config.data.rollout.engine.init_args, config.data.rollout
     if has_own_process(config):
-        fraction, tensor = settings.get("mem_fraction_static"), settings.get("tensor_parallel_size", 1)
-        if fraction is None or budget is None:
+        tensor = settings.get("tensor_parallel_size", 1)
+        if budget is None:
             weights = memory.parameters(architecture, ParallelConfig(tensor=tensor), "actor")
             return memory.EngineMemory(weights * memory.element_bytes(dtype), 0, 0)
+        fraction = settings.get("mem_fraction_static") or _planned_fraction(
+            config, architecture, dtype, budget
+        )
         return memory.sglang_engine(architecture, tensor, fraction, budget - CUDA_CONTEXT, dtype)
     samples, length = samples_per_iteration(config), longest_sample(config)
     if samples is None or length is None or rollout.engine.class_path.rpartition(".")[2] != "MegatronEngine":
         return None
     rows = min(samples, settings.get("max_batch_size", 512))
     return memory.embedded_engine(architecture, parallel_of(config, "actor"), rows, length, dtype)
+
+
+def planned_fraction(config: Config) -> float | None:
+    """SGLang's `mem_fraction_static` where the configuration leaves it open; None where nothing is known to plan with.
+
+    Weights and room for all samples of an iteration at their longest, as far as that fits beside what must stay.
+    """
+    known, budget = memory.architecture_of(config, check_files=True), gpu_memory_here()
+    if known is None or budget is None or not has_own_process(config):
+        return None
+    dtype = memory.resolved_dtype(config.model.dtype, on_gpu=True)
+    return _planned_fraction(config, known.architecture, dtype, budget)
+
+
+def _planned_fraction(config: Config, architecture: memory.Architecture, dtype: str, budget: int) -> float:
+    tensor = ParallelConfig(tensor=config.data.rollout.engine.init_args.get("tensor_parallel_size", 1))
+    free = budget - CUDA_CONTEXT
+    stays = 0
+    if config.strategy.offload == "never":
+        stays = sum(h.size for h in _role_holdings(config, architecture, dtype)[0])
+    most = 1 - (CUDA_CONTEXT + ENGINE_WORKING + stays) / free
+    weights = memory.parameters(architecture, tensor, "actor") * memory.element_bytes(dtype)
+    samples, length = samples_per_iteration(config), longest_sample(config)
+    if samples is None or length is None:
+        return round(most, 3)
+    engines = max(1, ranks(config, "rollout") // tensor.tensor)
+    share = -(-samples // engines)
+    cache = memory.kv_cache(architecture, tensor, share * length, dtype, num_sequences=share)
+    return round(max(min(most, (weights + 1.1 * cache) / free), 1.02 * weights / free), 3)
 
 
 def has_own_process(config: Config) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,6 +55,14 @@ class WeightSource(Protocol):
         """A decoder on the policy's own weights."""
         ...
 
+    def hf_config(self) -> dict[str, Any]:
+        """The policy's Hugging Face `config.json`, without special tokens."""
+        ...
+
+    def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight as it is now: Hugging Face name and whole tensor, valid until the policy is next updated."""
+        ...
+
 
 class Tokenizer(Protocol):
     """The part of a tokenizer that engines and data need; transformers' tokenizers have it."""
@@ -71,6 +79,23 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class HoldsMemory(Protocol):
+    """An engine with GPU memory of its own, which it can give up part by part while it does not generate."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes a GPU of `weights`, `kv_cache` and `cuda_graph`; waits until the engine has taken them."""
+        ...
+
+    def offload(self, tags: Collection[str]) -> None:
+        """Free parts; the weights' contents are lost."""
+        ...
+
+    def onload(self, tags: Collection[str]) -> None:
+        """Take parts back; the weights are undefined until the next publication."""
+        ...
+
+
+@runtime_checkable
 class RolloutEngine(Protocol):
     """Generates responses with the weights that were last published to it."""
 
@@ -83,6 +108,14 @@ class RolloutEngine(Protocol):
 
     def publish(self) -> int:
         """Take the policy's weights as they are now; returns the new weight version."""
+        ...
+
+    def verify(self) -> None:
+        """Compare every tensor that the engine generates with, with the policy's; after a `publish`.
+
+        Raises:
+            RuntimeError: Names the tensors that differ.
+        """
         ...
 
     def generate(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.engine import Decoder, Generation, Tokenizer, WeightSource
-from relax_lightning.rollout.sampling import sample_tokens, uniform_draws
+from relax_lightning.rollout.sampling import draws_at, sample_streams, sample_tokens
+from relax_lightning.rollout.stopping import StopCondition, check_room
 
 MIN_ROWS = 5
 """Below this many rows a matrix product takes another kernel and rounds differently (fp32, CPU), so finished rows
@@ -42,13 +43,16 @@ class MegatronEngine:
         self.weight_version += 1
         return self.weight_version
 
+    def verify(self) -> None:
+        """Shared weights do not differ."""
+
     @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
     ) -> list[Generation]:
         """See `RolloutEngine.generate`."""
         assert self._decoder is not None and self._tokenizer is not None, "attach comes first"
-        _check_room(prompts, self._decoder.max_length)
+        check_room(prompts, self._decoder.max_length)
         # Samples of like length decode together; the order of the answers is the order of the questions.
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         answers: dict[int, Generation] = {}
@@ -70,7 +74,7 @@ class _Decoding:
         self._decoder = decoder
         self._sampling = sampling
         self._seed = seed
-        self._stop = _StopCondition(tokenizer, sampling)
+        self._stop = StopCondition(tokenizer, sampling)
 
     def run(self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int]) -> list[Generation]:
         distinct = list(dict.fromkeys(tuple(p) for p in prompts))
@@ -89,17 +93,21 @@ class _Decoding:
         tokens: list[list[int]] = [[] for _ in range(num_samples)]
         log_probs: list[list[float]] = [[] for _ in range(num_samples)]
         reasons = [""] * num_samples
+        streams = sample_streams(self._seed, sample_ids)
         # Sample of each decoder row; -1 for ballast.
         rows = np.concatenate([np.arange(num_samples), np.full(len(logits) - num_samples, -1)])
         for position in range(max(limits)):
-            draws = uniform_draws(self._seed, sample_ids[np.maximum(rows, 0)], position)
+            draws = draws_at(streams[np.maximum(rows, 0)], position)
             new, new_log_probs = sample_tokens(logits, draws, self._sampling)
             for row, token, log_prob in zip(rows.tolist(), new.tolist(), new_log_probs.tolist(), strict=True):
                 if row < 0:
                     continue
                 tokens[row].append(token)
                 log_probs[row].append(log_prob)
-                reasons[row] = self._stop(tokens[row]) or ("length" if position + 1 == limits[row] else "")
+                if self._stop(tokens[row]):
+                    reasons[row] = "stop"
+                elif position + 1 == limits[row]:
+                    reasons[row] = "length"
             rows = np.array([row if row >= 0 and not reasons[row] else -1 for row in rows.tolist()])
             if (rows < 0).all():
                 break
@@ -116,35 +124,3 @@ class _Decoding:
         index = torch.from_numpy(keep).to(new.device)
         self._decoder.select(index)
         return rows[keep], new.index_select(0, index)
-
-
-class _StopCondition:
-    """Whether a response has ended of itself."""
-
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingConfig) -> None:
-        self._tokenizer = tokenizer
-        self._strings = sampling.stop
-        self._longest = max((len(s) for s in sampling.stop), default=0)
-        eos = tokenizer.eos_token_id
-        own = [] if sampling.ignore_eos or eos is None else [eos] if isinstance(eos, int) else list(eos)
-        self._token_ids = {*own, *sampling.stop_token_ids}
-
-    def __call__(self, tokens: list[int]) -> str:
-        if tokens[-1] in self._token_ids:
-            return "stop"
-        if not self._strings:
-            return ""
-        # A token may be part of a character only, so look a few tokens further back than the string is long.
-        tail = self._tokenizer.decode(tokens[-(self._longest + 4) :])
-        return "stop" if any(s in tail for s in self._strings) else ""
-
-
-def _check_room(prompts: Sequence[Sequence[int]], max_length: int) -> None:
-    for index, prompt in enumerate(prompts):
-        if not prompt:
-            raise ValueError(f"prompt {index} is empty; a response needs at least one token to follow")
-        if len(prompt) >= max_length:
-            raise ValueError(
-                f"prompt {index} has {len(prompt)} tokens, which leaves no room for a response in the model's context "
-                f"of {max_length}; set max_prompt_tokens"
-            )

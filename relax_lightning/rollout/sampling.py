@@ -2,41 +2,70 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from relax_lightning.config import SamplingConfig
 
 
-def uniform_draws(seed: int, sample_ids: np.ndarray, position: int) -> Tensor:
-    """The uniform draw of each sample at `position`.
+def sample_streams(seed: int, sample_ids: Sequence[int] | Any) -> Tensor:
+    """What the draws of a sample start from.
 
-    SplitMix64 (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators") over the three names, so
-    that a draw depends on no batch, rank or order.
+    SplitMix64 (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators") over seed and sample id.
 
     Args:
-        seed: Any integer.
-        sample_ids: [samples] int64.
-        position: Of the token in its response, from 0.
+        seed: Any integer; its lowest 64 bits count.
+        sample_ids: [samples] integers.
+
+    Returns:
+        [samples] int64.
+    """
+    state = _mix(torch.tensor(_signed(seed & _MASK)) + _GOLDEN)
+    return _mix(state ^ (torch.as_tensor(sample_ids, dtype=torch.int64) + _GOLDEN))
+
+
+def draws_at(streams: Tensor, positions: Tensor | int) -> Tensor:
+    """The uniform draw of each sample at its position, on no batch, rank or order depending.
+
+    Args:
+        streams: [samples] int64, of `sample_streams`.
+        positions: [samples] int64 or one for all: of the token in its response, from 0.
 
     Returns:
         [samples] float64 in [0, 1).
     """
-    with np.errstate(over="ignore"):
-        state = _mix(np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF) + _GOLDEN)
-        state = _mix(state ^ (sample_ids.astype(np.uint64) + _GOLDEN))
-        state = _mix(state ^ (np.uint64(position) + _GOLDEN))
-    return torch.from_numpy((state >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    state = _mix(streams ^ (positions + _GOLDEN))
+    return _shift(state, 11).double() * 2.0**-53
 
 
-_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
+def uniform_draws(seed: int, sample_ids: Sequence[int] | Any, position: int) -> Tensor:
+    """The draws of the named samples at `position`; [samples] float64 in [0, 1)."""
+    return draws_at(sample_streams(seed, sample_ids), position)
 
 
-def _mix(z: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return z ^ (z >> np.uint64(31))
+def _signed(value: int) -> int:
+    """The int64 that has the bits of an unsigned 64-bit integer."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_GOLDEN = _signed(0x9E37_79B9_7F4A_7C15)
+_FIRST = _signed(0xBF58_476D_1CE4_E5B9)
+_SECOND = _signed(0x94D0_49BB_1331_11EB)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    # torch shifts int64 with its sign; the generator is defined on unsigned integers.
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _FIRST
+    z = (z ^ _shift(z, 27)) * _SECOND
+    return z ^ _shift(z, 31)
 
 
 def sample_tokens(logits: Tensor, draws: Tensor, sampling: SamplingConfig) -> tuple[Tensor, Tensor]:
@@ -55,24 +84,47 @@ def sample_tokens(logits: Tensor, draws: Tensor, sampling: SamplingConfig) -> tu
     if sampling.temperature == 0:
         tokens = log_probs.argmax(-1)
     else:
-        cumulative = _kept(log_probs.exp(), sampling).double().cumsum(-1)
-        target = draws.to(logits.device)[:, None] * cumulative[:, -1:]
-        tokens = (
-            torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
-        )
+        probs = log_probs.exp()
+        if sampling.top_k > 0 or sampling.top_p < 1.0:
+            top_k = torch.full(probs.shape[:1], sampling.top_k, device=probs.device)
+            top_p = torch.full(probs.shape[:1], sampling.top_p, device=probs.device)
+            probs = likeliest(probs, top_k.where(top_k > 0, probs.shape[-1]), top_p)
+        tokens = draw_tokens(probs, draws)
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def _kept(probs: Tensor, sampling: SamplingConfig) -> Tensor:
-    """[rows, vocabulary] probabilities with those that top_k and top_p leave out at 0, not renormalized."""
-    vocabulary = probs.shape[-1]
-    if 0 < sampling.top_k < vocabulary:
-        kept = probs.topk(sampling.top_k, dim=-1)
-        probs = torch.zeros_like(probs).scatter_(-1, kept.indices, kept.values)
-    if sampling.top_p < 1.0:
-        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered
-        wanted = sampling.top_p * ordered.sum(-1, keepdim=True)
-        ordered = torch.where(before < wanted, ordered, 0.0)
-        probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
-    return probs
+def draw_tokens(probs: Tensor, draws: Tensor) -> Tensor:
+    """The token in whose interval of the cumulative distribution each row's draw lies.
+
+    Args:
+        probs: [rows, vocabulary], not necessarily with the sum 1.
+        draws: [rows] float64 in [0, 1).
+
+    Returns:
+        [rows] int64.
+    """
+    cumulative = probs.double().cumsum(-1)
+    target = draws.to(probs.device)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    return tokens.clamp_(max=probs.shape[-1] - 1)
+
+
+def likeliest(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The probabilities with those that top_k, and then top_p, leave out at 0; not renormalized.
+
+    Args:
+        probs: [rows, vocabulary].
+        top_k: [rows] int64: how many tokens to keep; the vocabulary's size and more keep all.
+        top_p: [rows] float32: keep the fewest that reach this share of what top_k kept; 1 keeps all.
+
+    Returns:
+        [rows, vocabulary].
+    """
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(probs.shape[-1], device=probs.device)
+    ordered = torch.where(ranks < top_k[:, None], ordered, 0.0)
+    before = ordered.cumsum(-1) - ordered
+    wanted = top_p[:, None] * ordered.sum(-1, keepdim=True)
+    # Rounding in the sums may leave the last tokens out, which only a top_p below 1 is allowed to.
+    ordered = torch.where((before < wanted) | (top_p[:, None] >= 1.0), ordered, 0.0)
+    return torch.zeros_like(probs).scatter_(-1, order, ordered)

@@ -21,9 +21,10 @@ from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
 from relax_lightning.megatron.groups import initialize_groups
-from relax_lightning.strategies.offload import RoleResident, Trained
+from relax_lightning.rollout.engine import HoldsMemory
+from relax_lightning.strategies.offload import EngineResident, RoleResident, Trained
 from relax_lightning.strategies.pair import PairedCheckpoints
-from relax_lightning.strategies.pool import GpuPool, Resident
+from relax_lightning.strategies.pool import GpuPool
 
 OUT_OF_MEMORY = (
     "out of GPU memory in the {phase} phase. Three remedies: give actor, critic and rollout equal shapes in "
@@ -60,6 +61,7 @@ class ColocateStrategy(ParallelStrategy):
         save_root: Where the actor and the trainer are saved.
         critic_save_root: Where the critic is saved; None: with the actor.
         critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
+        verify_publish: Compare the engine's weights with the actor's after every publication.
         cluster_environment: Where this rank stands; None: alone.
         pool: Who may be on the GPU when; None: everything stays.
         predicted: Planned bytes of the GPU by phase, everything on it counted.
@@ -76,6 +78,7 @@ class ColocateStrategy(ParallelStrategy):
         save_root: str | Path = "checkpoints",
         critic_save_root: str | Path | None = None,
         critic_load_root: str | Path | None = None,
+        verify_publish: bool = False,
         cluster_environment: ClusterEnvironment | None = None,
         pool: GpuPool | None = None,
         predicted: Mapping[str, int] | None = None,
@@ -92,6 +95,8 @@ class ColocateStrategy(ParallelStrategy):
         self._predicted = predicted or {}
         self._roles: dict[str, Role] = {}
         self._resume_folder: Path | None = None
+        self.verify_publish = verify_publish
+        """Whether the engine's weights are compared with the actor's after every publication."""
         self.is_dirty = False
         """Whether an iteration is under way, or was broken off: then actor and critic may not belong together."""
         self.phase_metrics: dict[str, float] = {}
@@ -198,9 +203,14 @@ class ColocateStrategy(ParallelStrategy):
         self._roles[name] = role
         self._pool.register(name, RoleResident(role))
 
-    def register_engine(self, engine: Resident) -> None:
-        """Let an engine with memory of its own share the GPU."""
-        self._pool.register("engine", engine)
+    def clear_gpu(self) -> None:
+        """Make room for an engine that is about to start."""
+        self._pool.clear()
+
+    def register_engine(self, engine: HoldsMemory) -> None:
+        """Let an engine with memory of its own share the GPU; waits until it is up."""
+        if engine.memory():
+            self._pool.register("engine", EngineResident(engine))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from relax_lightning.rollout.engine import HoldsMemory
+
 
 class Trained(Protocol):
     """A model with its optimizer, whose tensors can be asked for by tag."""
@@ -123,6 +125,33 @@ class RoleResident:
     def onload(self, tag: str) -> None:
         """Move it back."""
         self._groups[tag].onload()
+
+
+_ENGINE_TAGS = {"engine_weights": ("weights",), "kv_cache": ("kv_cache", "cuda_graph")}
+
+
+class EngineResident:
+    """A rollout engine with memory of its own, as the pool sees it.
+
+    Args:
+        engine: Up and idle.
+    """
+
+    def __init__(self, engine: HoldsMemory) -> None:
+        self._engine = engine
+        self._memory = engine.memory()
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part."""
+        return {tag: sum(self._memory[name] for name in names) for tag, names in _ENGINE_TAGS.items()}
+
+    def offload(self, tag: str) -> None:
+        """Free a part; nothing of it is worth keeping."""
+        self._engine.offload(_ENGINE_TAGS[tag])
+
+    def onload(self, tag: str) -> None:
+        """Take it back; weights wait for the next publication."""
+        self._engine.onload(_ENGINE_TAGS[tag])
 
 
 class _SideStream:

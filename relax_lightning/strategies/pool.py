@@ -62,6 +62,18 @@ class GpuPool:
             self._plan = leaving(holdings, needs, budget=self.budget, mode=self.mode)
         return self._plan
 
+    def clear(self) -> None:
+        """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
+        if self.mode == "never":
+            return
+        for owner, resident in self._residents.items():
+            for tag in sorted(resident.sizes()):
+                if (owner, tag) not in self._away:
+                    resident.offload(tag)
+                    self._away.add((owner, tag))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
         going = {(h.owner, h.tag) for h in self.plan[phase]} - self._away

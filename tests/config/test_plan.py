@@ -55,6 +55,7 @@ def test_the_names_of_rewards_are_those_of_the_registry():
 
 def test_a_sound_configuration_has_no_problems(base):
     assert found(base) == []
+    assert found(base, "data.rollout.engine.class_path=SGLangEngine", "strategy.verify_publish=true") == []
     assert (
         found([*base[:1], *base[2:]], f"model.actor.architecture={SCRATCH}", "model.actor.tokenizer=a.B")
         == []
@@ -136,8 +137,8 @@ def test_a_sound_configuration_has_no_problems(base):
         ),
         (
             ["data.rollout.engine.class_path=MegatronEngin"],
-            "data.rollout.engine.class_path: wanted MegatronEngine or an import path, got 'MegatronEngin'; "
-            "did you mean `MegatronEngine`?",
+            "data.rollout.engine.class_path: wanted MegatronEngine, SGLangEngine or an import path, "
+            "got 'MegatronEngin'; did you mean `MegatronEngine`?",
         ),
         (
             ["model.actor.parallel.tensor=2"],

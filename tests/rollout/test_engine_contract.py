@@ -13,53 +13,34 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from relax_lightning.batch import Rollouts
-from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConfig
-from relax_lightning.config.architecture import read_architecture
+from relax_lightning.config import SamplingConfig
 from relax_lightning.data.rollout import pad
 from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sampling import uniform_draws
+from tests.rollout.letters import VOCABULARY, Letters
 
-ENGINES: dict[str, Callable[[], RolloutEngine]] = {"megatron": lambda: MegatronEngine(max_batch_size=40)}
-VOCABULARY = 96
-pytestmark = pytest.mark.usefixtures("process_group")
-
-
-class Letters:
-    """A tokenizer of 96 printable characters; the first one ends a sequence."""
-
-    eos_token_id = 0
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [ord(c) - 32 for c in text]
-
-    def decode(self, token_ids: Any, **_: Any) -> str:
-        return "".join(chr(32 + t) for t in token_ids)
+ENGINES: dict[str, Callable[[pytest.FixtureRequest], RolloutEngine]] = {
+    "megatron": lambda request: MegatronEngine(max_batch_size=40),
+    "sglang": lambda request: request.getfixturevalue("sglang_engine"),
+}
 
 
 @pytest.fixture(scope="module")
-def actor(tiny_model: Callable[[str], Path]) -> Actor:
-    directory = tiny_model("qwen3")
-    return Actor(
-        "actor",
-        read_architecture(directory),
-        ParallelConfig(),
-        OptimizerConfig(),
-        num_steps=1,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        weights=str(directory),
-    )
+def actor(tiny_actor: Actor) -> Actor:
+    return tiny_actor
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, actor: Actor) -> Any:
-    made = ENGINES[request.param]()
-    made.attach(actor, Letters())
-    assert made.publish() == 1
-    yield made
-    made.close()
+    made = ENGINES[request.param](request)
+    if request.param == "megatron":
+        made.attach(actor, Letters())
+    version = made.weight_version
+    assert made.publish() == version + 1
+    made.verify()
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,320 @@
+"""SGLang as the rollout engine: a server of our own, or one that runs already."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from relax_lightning.config import SamplingConfig
+from relax_lightning.rollout.engine import Generation, Tokenizer, WeightSource
+from relax_lightning.rollout.sampling import sample_streams
+from relax_lightning.rollout.sglang_arguments import check_server_args, server_arguments, server_environment
+from relax_lightning.rollout.sglang_client import ServerGone, SGLangClient
+from relax_lightning.rollout.sglang_server import SGLangServer
+from relax_lightning.rollout.stopping import StopCondition, check_room
+from relax_lightning.rollout.weight_sync import ByValue, Publication, SharedMemory, publish_weights
+
+RESIDENT_TAGS = ("weights", "kv_cache", "cuda_graph")
+"""What can leave the GPU, and come back, by itself."""
+
+_T = TypeVar("_T")
+
+
+class SGLangEngine:
+    """Generates in SGLang's processes, on a copy of the weights that `publish` renews.
+
+    Args:
+        tensor_parallel_size: GPUs that the weights are cut over.
+        mem_fraction_static: Share of GPU memory for weights and KV cache; null: SGLang's own.
+        url: Of a server that runs already; null: start one.
+        api_key: Of the server at `url`.
+        max_running_requests: Samples that decode at a time; null: SGLang's own.
+        timeout_seconds: How long one round of generation, or any other answer, may take.
+        startup_timeout_seconds: How long the start of a server may take.
+        bucket_mib: Weights travel in buckets of this size.
+        seeded: A draw depends on seed, sample id and position alone; false: on SGLang's own random state.
+        server_args: Further arguments of SGLang's, by its names.
+
+    Raises:
+        ValueError: SGLang is not installed, an argument is not for it, or no server answers at `url`.
+    """
+
+    def __init__(
+        self,
+        tensor_parallel_size: int = 1,
+        mem_fraction_static: float | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        max_running_requests: int | None = None,
+        timeout_seconds: float = 1800.0,
+        startup_timeout_seconds: float = 900.0,
+        bucket_mib: int = 512,
+        seeded: bool = True,
+        server_args: dict[str, Any] | None = None,
+    ) -> None:
+        self.weight_version = 0
+        self._tensor_parallel_size = tensor_parallel_size
+        self._chosen = dict(server_args or {})
+        check_server_args(self._chosen)
+        limits = {"mem_fraction_static": mem_fraction_static, "max_running_requests": max_running_requests}
+        self._limits = {name: value for name, value in limits.items() if value is not None}
+        self._timeout_seconds = timeout_seconds
+        self._startup_timeout_seconds = startup_timeout_seconds
+        self._bucket_bytes = bucket_mib * 2**20
+        self._seeded = seeded
+        self._server: SGLangServer | None = None
+        self._remote: SGLangClient | None = None
+        self._published: Publication | None = None
+        self._released: set[str] = set()
+        self._weights_lost = False
+        if url is not None:
+            self._connect(url, api_key)
+        elif importlib.util.find_spec("sglang") is None:
+            raise ValueError(
+                "data.rollout.engine.class_path: SGLangEngine needs the package sglang, which is not installed; "
+                "install relax-lightning[sglang], or give the url of a running server"
+            )
+
+    def _connect(self, url: str, api_key: str | None) -> None:
+        if self._chosen or self._limits or self._tensor_parallel_size != 1:
+            raise ValueError(
+                "data.rollout.engine.init_args.url: wanted no arguments of a server beside it, got "
+                f"{', '.join([*self._limits, *self._chosen]) or 'tensor_parallel_size'}; give them to the server"
+            )
+        client = SGLangClient(url, api_key=api_key, timeout_seconds=self._timeout_seconds)
+        try:
+            info = client.server_info()
+        except (ConnectionError, FileNotFoundError, TimeoutError, ValueError) as error:
+            raise ValueError(
+                f"data.rollout.engine.init_args.url: no SGLang server answers at {url} ({error}); start it, or "
+                "correct the url"
+            ) from error
+        self._remote = client
+        self._tensor_parallel_size = info["tp_size"]
+        self._has_tokenizer = not info["skip_tokenizer_init"]
+
+    # --- set-up and end ---------------------------------------------------------------------------------------
+
+    def attach(self, source: WeightSource, tokenizer: Tokenizer) -> None:
+        """Bind to the policy, and begin to start the server."""
+        self._source = source
+        self._tokenizer = tokenizer
+        self._model = source.hf_config()
+        if self._remote is None:
+            self._has_tokenizer = hasattr(tokenizer, "save_pretrained")
+            self._server = self._start()
+
+    def _start(self) -> SGLangServer:
+        on_gpu, size = torch.cuda.is_available(), self._tensor_parallel_size
+        defaults = server_arguments(
+            self._model, on_gpu=on_gpu, tensor_parallel_size=size, has_tokenizer=self._has_tokenizer
+        )
+        if on_gpu:
+            defaults["base_gpu_id"] = torch.cuda.current_device()
+        return SGLangServer(
+            self._model,
+            self._tokenizer if self._has_tokenizer else None,
+            defaults=defaults | self._limits,
+            chosen=self._chosen,
+            environment=server_environment(on_gpu=on_gpu, tensor_parallel_size=size),
+            on_gpu=on_gpu,
+            seeded=self._seeded,
+            timeout_seconds=self._timeout_seconds,
+            startup_timeout_seconds=self._startup_timeout_seconds,
+        )
+
+    @property
+    def _client(self) -> SGLangClient:
+        if self._remote is not None:
+            return self._remote
+        assert self._server is not None, "attach comes first"
+        self._server.wait_until_ready()
+        return self._server.client
+
+    def close(self) -> None:
+        """End the server that was started; one at `url` goes on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    # --- weights ----------------------------------------------------------------------------------------------
+
+    def publish(self) -> int:
+        """Copy the policy's weights to the engine.
+
+        Raises:
+            RuntimeError: The engine refused them, or died twice.
+        """
+        assert "weights" not in self._released, "onload the weights' memory before a publication"
+        version = self.weight_version + 1
+        self._published = self._surviving("the publication", lambda: self._push(version))
+        self.weight_version = version
+        self._weights_lost = False
+        return version
+
+    def _push(self, version: int) -> Publication:
+        weights = self._source.hf_weights()
+        if self._model["tie_word_embeddings"]:
+            weights = ((name, tensor) for name, tensor in weights if name != "lm_head.weight")
+        client = self._client
+        return publish_weights(
+            weights,
+            client,
+            version,
+            transport=SharedMemory() if client.is_local else ByValue(),
+            num_receivers=self._tensor_parallel_size,
+            bucket_bytes=self._bucket_bytes,
+        )
+
+    def verify(self) -> None:
+        """Compare every tensor of the engine with the policy's.
+
+        The engine's tensors are summed up, filled with random numbers, published anew and summed up again: what was
+        wrong, or is in no publication, differs.
+
+        Raises:
+            RuntimeError: Names the tensors that differ.
+        """
+        client = self._client
+        before = client.weight_checksums()
+        client.scramble_weights()
+        self._push(self.weight_version)
+        after = client.weight_checksums()
+        wrong = sorted(
+            {n for old, new in zip(before, after, strict=True) for n in new if old.get(n) != new[n]}
+        )
+        if wrong:
+            raise RuntimeError(
+                f"publication {self.weight_version} left {len(wrong)} tensors of the engine different from the "
+                f"policy's: {', '.join(wrong[:10])}"
+            )
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, int]:
+        """Bytes a GPU of each resident tag, once the server is up; empty for a server that runs elsewhere."""
+        if self._remote is not None:
+            return {}
+        usage = self._client.memory_usage()
+        sizes = (usage["weight"], usage["kvcache"], sum(usage["graph"].values()))
+        return {tag: round(size * 2**30) for tag, size in zip(RESIDENT_TAGS, sizes, strict=True)}
+
+    def offload(self, tags: Collection[str]) -> None:
+        """Free the GPU memory of `weights`, `kv_cache`, `cuda_graph`; only when nothing is being generated."""
+        leaving = [tag for tag in RESIDENT_TAGS if tag in tags and tag not in self._released]
+        if leaving:
+            self._surviving("offloading", lambda: self._client.release(leaving))
+            self._released.update(leaving)
+        self._weights_lost |= "weights" in leaving
+
+    def onload(self, tags: Collection[str]) -> None:
+        """Take the memory back; `weights` are undefined until the next publication."""
+        coming = [tag for tag in RESIDENT_TAGS if tag in tags and tag in self._released]
+        if coming:
+            self._surviving("onloading", lambda: self._client.resume(coming))
+            self._released.difference_update(coming)
+
+    # --- generation -------------------------------------------------------------------------------------------
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[Generation]:
+        """See `RolloutEngine.generate`.
+
+        Raises:
+            TimeoutError: No answer within `timeout_seconds`.
+            RuntimeError: The engine aborted a sample, generated with other weights, or died twice.
+        """
+        assert not self._released, f"onload {', '.join(sorted(self._released))} before a generation"
+        assert not self._weights_lost, "publish before a generation: the weights have left the GPU"
+        longest = self._model["max_position_embeddings"]
+        check_room(prompts, longest)
+        stop = StopCondition(self._tokenizer, sampling)
+        shared = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "ignore_eos": sampling.ignore_eos,
+            "stop_token_ids": sorted(stop.token_ids),
+            "stop": sampling.stop if self._has_tokenizer else [],
+        }
+        streams = sample_streams(seed, sample_ids).tolist()
+        requests = [
+            {
+                **shared,
+                "max_new_tokens": min(sampling.max_new_tokens, longest - len(prompt)),
+                "sampling_seed": stream,
+            }
+            for prompt, stream in zip(prompts, streams, strict=True)
+        ]
+        answers = self._surviving("generation", lambda: self._client.generate(prompts, requests))
+        return [
+            self._generation(answer, stop, sample_id)
+            for answer, sample_id in zip(answers, sample_ids, strict=True)
+        ]
+
+    def _generation(self, answer: dict[str, Any], stop: StopCondition, sample_id: int) -> Generation:
+        about = answer["meta_info"]
+        reason = about["finish_reason"]
+        if reason["type"] not in ("stop", "length"):
+            raise RuntimeError(
+                f"SGLang ended sample {sample_id} with {reason['type']}: {reason.get('message')}"
+            )
+        if about["weight_version"] != str(self.weight_version):
+            raise RuntimeError(
+                f"SGLang generated with weights {about['weight_version']}, published are {self.weight_version}; does "
+                "another run publish to the same server?"
+            )
+        log_probs, tokens = zip(*(triple[:2] for triple in about["output_token_logprobs"]), strict=True)
+        if not all(isinstance(p, float) and math.isfinite(p) for p in log_probs):
+            raise RuntimeError(f"SGLang gave sample {sample_id} a log-prob that is not finite: {log_probs}")
+        # SGLang knows neither our stop strings without a tokenizer, nor stop tokens together with ignore_eos.
+        length = stop.length(tokens)
+        kept = len(tokens) if length is None else length
+        return Generation(tokens[:kept], log_probs[:kept], reason["type"] if length is None else "stop")
+
+    # --- death and restart ------------------------------------------------------------------------------------
+
+    def _surviving(self, what: str, action: Callable[[], _T]) -> _T:
+        """Do it, and once more with a new server when the one we started dies of it."""
+        try:
+            return action()
+        except ServerGone as error:
+            if self._server is None:
+                raise RuntimeError(
+                    f"the SGLang server is gone ({error}); look at its log, start it again, and resume"
+                ) from error
+        try:
+            self._restart(what)
+            return action()
+        except ServerGone as error:
+            message = (
+                f"SGLang died again during {what} ({self._server.exit_reason()}); {self._server.log_end()}"
+            )
+            self._server.close(keep_log=True)
+            raise RuntimeError(message) from error
+
+    def _restart(self, what: str) -> None:
+        dead = self._server
+        assert dead is not None
+        warnings.warn(
+            f"SGLang died during {what} ({dead.exit_reason()}; its log is {dead.log}); it is started again",
+            stacklevel=2,
+        )
+        dead.close(keep_log=True)
+        self._server = self._start()
+        if self._published is not None and not self._weights_lost:
+            self._push_again(self._published)
+        if self._released:
+            self._client.release(sorted(self._released))
+
+    def _push_again(self, published: Publication) -> None:
+        if self._push(published.version) != published:
+            raise RuntimeError(
+                f"SGLang died, and the policy has changed since publication {published.version}; publish first"
+            )

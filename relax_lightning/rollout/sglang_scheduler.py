@@ -1,0 +1,62 @@
+"""What runs inside SGLang's scheduler processes: draws by name instead of SGLang's own random state.
+
+SGLang honours a request's `sampling_seed` only in its deterministic mode, which slows every layer down and which a CPU
+does not have. The draw alone needs no such mode: the two places below hand each request's stream and prompt length to
+the sampler, and draw by inversion as the embedded engine does. Only the server that we start is changed so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.managers.scheduler import run_scheduler_process
+from torch import Tensor
+
+from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest
+
+
+def run_scheduler(*args: Any, **kwargs: Any) -> None:
+    """SGLang's scheduler as it is."""
+    _answer_cuda_calls()
+    run_scheduler_process(*args, **kwargs)
+
+
+def run_seeded_scheduler(*args: Any, **kwargs: Any) -> None:
+    """SGLang's scheduler, with draws that depend on seed, sample id and position alone."""
+    _draw_by_name()
+    run_scheduler(*args, **kwargs)
+
+
+def _answer_cuda_calls() -> None:
+    """Its weight checker synchronizes CUDA, also where there is none."""
+    if not torch.cuda.is_available():
+        torch.cuda.synchronize = lambda device=None: None
+
+
+def _draw_by_name() -> None:
+    from sglang.srt.layers.sampler import Sampler
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+    own_batch = SamplingBatchInfo.from_schedule_batch.__func__
+    own_sample = Sampler._sample_from_probs
+
+    def from_schedule_batch(cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        info = own_batch(cls, batch, *args, **kwargs)
+        if info.sampling_seed is None:
+            # Two columns, stream and prompt length: SGLang cuts and joins this tensor along its rows.
+            rows = [[r.sampling_params.sampling_seed or 0, len(r.origin_input_ids)] for r in batch.reqs]
+            info.sampling_seed = torch.tensor(rows, dtype=torch.int64).to(batch.device)
+        return info
+
+    def sample(self: Any, probs: Tensor, info: Any, positions: Tensor, is_plain: bool) -> Tensor:
+        if info.sampling_seed.dim() == 1:
+            return own_sample(self, probs, info, positions, is_plain)
+        streams, prompt_lengths = info.sampling_seed.unbind(1)
+        # SGLang counts the position of the token before the drawn one, from the beginning of the prompt.
+        draws = draws_at(streams, positions - prompt_lengths + 1)
+        kept = probs if is_plain else likeliest(probs, info.top_ks, info.top_ps)
+        return draw_tokens(kept, draws).to(torch.int32)
+
+    SamplingBatchInfo.from_schedule_batch = classmethod(from_schedule_batch)
+    Sampler._sample_from_probs = sample

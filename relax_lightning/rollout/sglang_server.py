@@ -1,0 +1,159 @@
+"""An SGLang server of our own: a process that is started, watched, and gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any, NoReturn
+
+from relax_lightning.rollout.sglang_client import SGLangClient
+
+STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
+"""Folder that holds the stand-in for `sgl_kernel`."""
+
+_HOST = ("-m", "relax_lightning.rollout.sglang_host")
+_LOG_LINES = 25
+
+
+class SGLangServer:
+    """A running server, in a session of its own: neither Ctrl-C in the terminal nor our signals reach it.
+
+    Args:
+        model: `config.json` of the model.
+        tokenizer: Saved for the server when it can be; None: the server works on token ids alone.
+        defaults: Arguments of ours, left out where the installed version lacks them.
+        chosen: The user's arguments.
+        environment: Variables besides the process's own.
+        on_gpu: False puts the stand-in for `sgl_kernel` on the server's path.
+        seeded: Draw by seed, sample id and position.
+        timeout_seconds: How long an answer may take.
+        startup_timeout_seconds: How long the start may take.
+    """
+
+    def __init__(
+        self,
+        model: dict[str, Any],
+        tokenizer: Any,
+        *,
+        defaults: dict[str, Any],
+        chosen: dict[str, Any],
+        environment: dict[str, str],
+        on_gpu: bool,
+        seeded: bool,
+        timeout_seconds: float,
+        startup_timeout_seconds: float,
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="relax-lightning-sglang-"))
+        self.log = self._folder / "server.log"
+        self._is_ready = False
+        self._deadline = time.monotonic() + startup_timeout_seconds
+        self._startup_timeout_seconds = startup_timeout_seconds
+        model_path = self._folder / "model"
+        model_path.mkdir()
+        (model_path / "config.json").write_text(json.dumps(model))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(model_path)
+        port, api_key = _free_port(), secrets.token_urlsafe()
+        own = {"model_path": str(model_path), "host": "127.0.0.1", "port": port, "api_key": api_key}
+        self.client = SGLangClient(
+            f"http://127.0.0.1:{port}", api_key=api_key, timeout_seconds=timeout_seconds
+        )
+        request = {"parent": os.getpid(), "defaults": defaults | own, "chosen": chosen, "seeded": seeded}
+        self.process = _start(request, _environment(environment, on_gpu), self.log)
+        self._end = weakref.finalize(self, _end, self.process, self._folder)
+
+    def wait_until_ready(self) -> None:
+        """Return when the server answers.
+
+        Raises:
+            RuntimeError: It ended, or took too long; with the end of its log.
+        """
+        while not self._is_ready:
+            self._is_ready = self.client.is_ready()
+            if self.process.poll() is not None:
+                self._fail(f"SGLang did not start ({self.exit_reason()})")
+            if time.monotonic() > self._deadline:
+                change = "raise data.rollout.engine.init_args.startup_timeout_seconds if it was still busy"
+                self._fail(f"SGLang did not start within {self._startup_timeout_seconds:g} s; {change}")
+            if not self._is_ready:
+                time.sleep(0.5)
+
+    def _fail(self, message: str) -> NoReturn:
+        message = f"{message}; {self.log_end()}"
+        self.close(keep_log=True)
+        raise RuntimeError(message)
+
+    def exit_reason(self) -> str:
+        """How the process ended; waits a moment for one that is ending."""
+        try:
+            status = self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return "its process still runs"
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+    def log_end(self) -> str:
+        """The last lines of the log, and where they come from."""
+        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n  ".join([f"the end of its log {self.log}:", *lines])
+
+    def close(self, *, keep_log: bool = False) -> None:
+        """Kill the server and all that it started; removes its folder unless the log is to be kept."""
+        if keep_log:
+            _kill(self.process)
+            self._end.detach()
+        else:
+            self._end()
+
+
+def _environment(more: dict[str, str], on_gpu: bool) -> dict[str, str]:
+    environment = {**os.environ, **more}
+    if not on_gpu:
+        paths = [str(STAND_IN), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _start(request: dict[str, Any], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *_HOST],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    # The request holds the key of the server, so it is no argument that others could list.
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request).encode())
+    process.stdin.close()
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    # Its schedulers are of its group; they are killed first of all by the kernel when their parent ends.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    _kill(process)
+    shutil.rmtree(folder, ignore_errors=True)

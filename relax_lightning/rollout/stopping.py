@@ -1,0 +1,59 @@
+"""Where a response ends, and whether a prompt leaves room for one: the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relax_lightning.config import SamplingConfig
+from relax_lightning.rollout.engine import Tokenizer
+
+
+class StopCondition:
+    """Whether a response has ended of itself.
+
+    Attributes:
+        token_ids: Tokens that end a response.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingConfig) -> None:
+        self._tokenizer = tokenizer
+        self._strings = sampling.stop
+        self._longest = max((len(s) for s in sampling.stop), default=0)
+        eos = tokenizer.eos_token_id
+        own = [] if sampling.ignore_eos or eos is None else [eos] if isinstance(eos, int) else list(eos)
+        self.token_ids = {*own, *sampling.stop_token_ids}
+
+    def __call__(self, tokens: Sequence[int]) -> bool:
+        """Whether the last token ends the response."""
+        if tokens[-1] in self.token_ids:
+            return True
+        if not self._strings:
+            return False
+        # A token may be part of a character only, so look a few tokens further back than the string is long.
+        tail = self._tokenizer.decode(tokens[-(self._longest + 4) :])
+        return any(s in tail for s in self._strings)
+
+    def length(self, tokens: Sequence[int]) -> int | None:
+        """Tokens up to the first one that ends the response, that one included; None: it goes on."""
+        first = next((n for n, token in enumerate(tokens, 1) if token in self.token_ids), None)
+        tokens = tokens[:first]
+        text = self._tokenizer.decode(tokens) if self._strings else ""
+        if any(s in text for s in self._strings):
+            return next((n for n in range(1, len(tokens) + 1) if self(tokens[:n])), first)
+        return first
+
+
+def check_room(prompts: Sequence[Sequence[int]], max_length: int) -> None:
+    """Refuse a prompt that no response can follow.
+
+    Raises:
+        ValueError: A prompt is empty, or as long as the model's context of `max_length` tokens.
+    """
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise ValueError(f"prompt {index} is empty; a response needs at least one token to follow")
+        if len(prompt) >= max_length:
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, which leaves no room for a response in the model's context "
+                f"of {max_length}; set max_prompt_tokens"
+            )
