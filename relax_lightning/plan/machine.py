@@ -36,10 +36,3 @@ def machine_problems(config: Config) -> Iterator[Problem]:
             )
             message = fault(f"at most {present} GPUs, all that this machine has", wanted, change)
             yield Problem("cluster.resources", message)
-    engine = config.data.rollout.engine
-    needs_gpu = engine.class_path.rpartition(".")[2] == "SGLangEngine" and engine.init_args.get("url") is None
-    on_cpu = cluster is not None and cluster.accelerator == "cpu"
-    if needs_gpu and not present and not on_cpu and engine.init_args.get("device") != "cpu":
-        change = "run it on a machine with a GPU, or take MegatronEngine, the embedded default"
-        message = fault("a GPU for SGLang", "a machine without one", change)
-        yield Problem("data.rollout.engine.class_path", message, involves=("cluster.resources",))

@@ -156,10 +156,6 @@ def test_a_sound_configuration_has_no_problems(base):
             "it is not available in this version: remove the section",
         ),
         (
-            ["strategy.offload=always"],
-            "strategy.offload: wanted auto or never, got 'always'; `always` is not available in this version",
-        ),
-        (
             ["model.bridge=megatron_bridge"],
             "model.actor.hf_checkpoint: wanted megatron-bridge, transformer-engine, flash-linear-attention to load "
             "model_type llama, got none of them; install them where Transformer Engine runs, or use a dense Llama, "
@@ -375,8 +371,6 @@ def test_optimizer_steps_of_an_iteration(base):
 
 def test_problems_come_all_at_once(base):
     assert (
-        len(
-            found(base, "model.global_batch_size=3", "strategy.offload=always", "model.actor.hf_checkpoint=x")
-        )
+        len(found(base, "model.global_batch_size=3", "model.reference={}", "model.actor.hf_checkpoint=x"))
         == 3
     )

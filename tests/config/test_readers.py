@@ -53,7 +53,13 @@ NOT_THERE_YET = {
             "data.rollout.validation.<name>.n_samples_per_prompt",
             ["relax_lightning/data/rollout.py: RolloutDataModule.evaluate"],
         ),
-        ("data.rollout.sampling.top_p", ["relax_lightning/rollout/sampling.py: _kept"]),
+        (
+            "data.rollout.sampling.stop",
+            [
+                "relax_lightning/rollout/sglang_engine.py: SGLangEngine.generate",
+                "relax_lightning/rollout/stopping.py: StopCondition.__init__",
+            ],
+        ),
         ("tracking.mlflow.tags", ["relax_lightning/lightning_cli.py: RelaxLightningCLI._logger"]),
         ("callbacks.lr_warmup.critic.num_iters", ["callbacks/lr_warmup.py: LRWarmup.__init__"]),
         ("callbacks.metrics.samples_per_table", ["callbacks/metrics.py: MetricLogger"]),
