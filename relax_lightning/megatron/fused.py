@@ -52,7 +52,8 @@ rotate = CompiledOnGpu(_rotate)
 """(x, cos, sin) -> x turned by its position's angles: [tokens, heads, size], [tokens, 1, size] twice."""
 
 rms_norm = CompiledOnGpu(_rms_norm)
-"""(x, weight, eps) -> x over its root mean square, times weight: [..., size], [size]."""
+"""(x, weight, eps) -> x over its root mean square, times weight: [rows, size], [size]; two dimensions always, so that
+hidden states and heads share what is compiled."""
 
 log_probs_and_entropy = CompiledOnGpu(_log_probs_and_entropy)
 """(logits, targets, temperature) -> log-probs of `targets` and the entropy, in fp32 and with gradient.

@@ -200,7 +200,7 @@ def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
 def _pinned(size: int) -> Tensor:
     """Host memory that the GPU copies at full speed."""
     try:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
     except RuntimeError as error:
         raise RuntimeError(
             f"strategy.offload: wanted another {size / 2**20:.0f} MiB of pinned host memory, got {error}; "
