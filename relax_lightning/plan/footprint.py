@@ -19,7 +19,7 @@ CUDA_CONTEXT = 512 * 2**20
 """Bytes that the driver takes of a GPU for a training rank."""
 ENGINE_WORKING = 9 * GIB
 """What an SGLang engine holds in every phase beside weights and KV cache: activations and logits that its allocator
-does not give back, and its CUDA context. Measured on an H200 with a Qwen3-0.6B shape and 256 samples: 8.6 to 9.4 GiB."""
+does not give back, and its CUDA context. On an H200, a Qwen3-0.6B shape, 256 samples: 8.6 to 9.4 GiB."""
 
 
 @dataclass(frozen=True)
