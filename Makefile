@@ -5,6 +5,8 @@ CONFIG ?= configs/digits-cpu.yaml
 RUN ?= runs/digits-cpu
 MODEL := models/SmolLM2-135M-Instruct
 ARGS ?=
+# Compiled once, torch, Lightning and Megatron import ten seconds faster in each of the processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup setup-sglang fit test check format ui smollm2 lock
 
