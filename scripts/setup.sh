@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # Makes .venv with Python 3.12, the locked requirements and this package. Does nothing when nothing changed.
+# `setup.sh sglang` adds SGLang.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-stamp=$venv/.setup-stamp
-wanted=$(cat pyproject.toml requirements.lock scripts/setup.sh | cksum)
+lock=requirements.lock
+if [[ ${1:-} == sglang ]]; then
+    scripts/setup.sh
+    lock=requirements-sglang.lock
+fi
+stamp=$venv/.setup-stamp${1:+-$1}
+wanted=$(cat pyproject.toml requirements.lock "$lock" scripts/setup.sh | cksum)
 
 is_3_12() {
     "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 12))' >/dev/null 2>&1
@@ -42,9 +48,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 # As pip does: behind a proxy the certificates that count are those of the machine.
 export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
 uv=("$venv/bin/python" -m uv pip install --python "$venv/bin/python")
-echo "setup: installing $(grep -c '==' requirements.lock) locked packages (about 6 GB, minutes on a first run)"
+echo "setup: installing the $(grep -c '==' "$lock") packages of $lock (gigabytes, minutes on a first run)"
 "$venv/bin/python" -m pip install -qq "$(grep '^uv==' requirements.lock)"
-"${uv[@]}" --quiet --requirement requirements.lock
+"${uv[@]}" --quiet --requirement "$lock"
 echo "setup: installing relax-lightning"
 "${uv[@]}" --quiet --no-deps --editable .
 echo "$wanted" >"$stamp"

@@ -93,6 +93,10 @@ def sample_tokens(logits: Tensor, draws: Tensor, sampling: SamplingConfig) -> tu
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
+_ELEMENTS = 2**25
+"""Of float64 that a draw works on at a time: 256 MiB, next to an engine that has taken nearly all of the GPU."""
+
+
 def draw_tokens(probs: Tensor, draws: Tensor) -> Tensor:
     """The token in whose interval of the cumulative distribution each row's draw lies.
 
@@ -103,8 +107,14 @@ def draw_tokens(probs: Tensor, draws: Tensor) -> Tensor:
     Returns:
         [rows] int64.
     """
+    num_rows = max(1, _ELEMENTS // probs.shape[-1])
+    parts = zip(probs.split(num_rows), draws.to(probs.device).split(num_rows), strict=True)
+    return torch.cat([_draw(*part) for part in parts])
+
+
+def _draw(probs: Tensor, draws: Tensor) -> Tensor:
     cumulative = probs.double().cumsum(-1)
-    target = draws.to(probs.device)[:, None] * cumulative[:, -1:]
+    target = draws[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     return tokens.clamp_(max=probs.shape[-1] - 1)
 

@@ -38,6 +38,11 @@ def _draw_by_name() -> None:
     from sglang.srt.layers.sampler import Sampler
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
+    if not (hasattr(SamplingBatchInfo, "from_schedule_batch") and hasattr(Sampler, "_sample_from_probs")):
+        raise RuntimeError(
+            "this version of SGLang draws its tokens elsewhere; install the one that relax-lightning[sglang] names, or "
+            "set data.rollout.engine.init_args.seeded: false"
+        )
     own_batch = SamplingBatchInfo.from_schedule_batch.__func__
     own_sample = Sampler._sample_from_probs
 
@@ -58,5 +63,5 @@ def _draw_by_name() -> None:
         kept = probs if is_plain else likeliest(probs, info.top_ks, info.top_ps)
         return draw_tokens(kept, draws).to(torch.int32)
 
-    SamplingBatchInfo.from_schedule_batch = classmethod(from_schedule_batch)
-    Sampler._sample_from_probs = sample
+    SamplingBatchInfo.from_schedule_batch = classmethod(from_schedule_batch)  # pyright: ignore[reportAttributeAccessIssue]
+    Sampler._sample_from_probs = sample  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.rollout.sampling import sample_tokens, uniform_draws
+from relax_lightning.rollout.sampling import draw_tokens, sample_tokens, uniform_draws
 
 
 def test_draws_depend_on_their_three_names_and_look_uniform() -> None:
@@ -57,6 +57,15 @@ def test_a_draw_lands_in_its_tokens_interval(draw: float, sampling: dict[str, fl
     exponent = 1 / (settings.temperature or 1.0)
     expected = probabilities[0] ** exponent / (probabilities[0] ** exponent).sum()
     assert log_probs.item() == pytest.approx(expected[token].log().item(), abs=1e-6)
+
+
+def test_many_rows_are_drawn_as_each_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.rand(700, 50_000, generator=generator)
+    draws = torch.rand(700, dtype=torch.float64, generator=generator)
+    some = torch.arange(0, 700, 69)
+    alone = [draw_tokens(probabilities[n : n + 1], draws[n : n + 1]).item() for n in some.tolist()]
+    assert draw_tokens(probabilities, draws)[some].tolist() == alone
 
 
 def test_a_token_without_probability_is_never_drawn() -> None:

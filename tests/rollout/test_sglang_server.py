@@ -1,0 +1,98 @@
+"""The life of a server of our own, played by a program that only answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from relax_lightning.config import SamplingConfig
+from relax_lightning.rollout import sglang_server
+from relax_lightning.rollout.sglang_engine import SGLangEngine
+from tests.rollout.letters import Letters
+from tests.rollout.processes import assert_gone
+
+FAKE = Path(__file__).with_name("fake_sglang.py")
+
+
+@pytest.fixture
+def fake_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sglang_server, "_HOST", (str(FAKE),))
+    monkeypatch.setenv("PYTHONPATH", str(FAKE.parent.parent.parent))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+
+
+def test_a_second_death_is_an_error(fake_host: None, tiny_actor: Any) -> None:
+    engine = SGLangEngine()
+    engine.attach(tiny_actor, Letters())
+    engine.publish()
+    with (
+        pytest.warns(UserWarning, match=r"SGLang died during generation \(exit status 7"),
+        pytest.raises(
+            RuntimeError, match=r"died again during generation \(exit status 7\); the end of its log"
+        ) as caught,
+    ):
+        engine.generate([[1, 2]], [0], SamplingConfig(), seed=0)
+    log = Path(str(caught.value).split("its log ")[1].split(":\n")[0])
+    assert "the last words of a server" in str(caught.value)
+    assert "the last words of a server" in log.read_text()
+    engine.close()
+
+
+def test_a_server_that_does_not_start(
+    fake_host: None, tiny_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang_server, "_HOST", ("-c", "raise SystemExit('no such device')"))
+    engine = SGLangEngine()
+    engine.attach(tiny_actor, Letters())
+    with pytest.raises(RuntimeError, match=r"SGLang did not start \(exit status 1\);(.|\n)*no such device"):
+        engine.publish()
+    monkeypatch.setattr(sglang_server, "_HOST", ("-c", "import time; time.sleep(600)"))
+    engine = SGLangEngine(startup_timeout_seconds=1)
+    engine.attach(tiny_actor, Letters())
+    assert engine._server is not None
+    sleeping = psutil.Process(engine._server.process.pid)
+    with pytest.raises(RuntimeError, match=r"did not start within 1 s; raise .*startup_timeout_seconds"):
+        engine.publish()
+    assert_gone([sleeping])
+
+
+OWNER = """
+import json, os, signal, sys
+from relax_lightning.rollout import sglang_server
+sglang_server._HOST = (sys.argv[1],)
+server = sglang_server.SGLangServer({}, None, defaults={}, chosen={}, environment={}, on_gpu=False, seeded=True,
+                                    timeout_seconds=5, startup_timeout_seconds=60)
+server.wait_until_ready()
+print(json.dumps([server.process.pid, str(server.log.parent)]), flush=True)
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("sys.exit(3)", 3), ("raise ValueError", 1), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+)
+def test_no_process_outlives_its_owner(end: str, status: int, tmp_path: Path) -> None:
+    owner = subprocess.run(
+        [sys.executable, "-c", OWNER, str(FAKE), end],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(FAKE.parent.parent.parent)},
+        check=False,
+    )
+    assert owner.returncode == status, owner.stderr
+    pid, folder = json.loads(owner.stdout)
+    if psutil.pid_exists(pid):
+        assert_gone([psutil.Process(pid)])
+    assert Path(folder).exists() == (status < 0)
