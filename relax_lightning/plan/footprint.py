@@ -132,6 +132,9 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
         holdings.append(Holding("engine", "engine_weights", engine.weights))
         holdings.append(Holding("engine", "kv_cache", engine.kv_cache))
         working = {phase: size + ENGINE_WORKING for phase, size in working.items()}
+        # Two buckets of weights are on their way at a time.
+        bucket = config.data.rollout.engine.init_args.get("bucket_mib", 512) * 2**20
+        working["publish"] += min(2 * bucket, engine.weights)
     elif engine is not None:
         working["rollout"] = engine.working + engine.kv_cache
     return Parts([h for h in holdings if h.size], working, host)
