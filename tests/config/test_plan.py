@@ -369,6 +369,35 @@ def test_optimizer_steps_of_an_iteration(base):
     assert optimizer_steps(Config(), "actor") is None
 
 
+def test_a_critic_root_that_is_the_actors(base):
+    line = only(base, "model.critic.save=runs/default/checkpoints", severity="warning")
+    assert line == (
+        "model.critic.save: wanted another root than the actor's, or nothing, got 'runs/default/checkpoints'; "
+        "one root holds both halves of a checkpoint: leave it out"
+    )
+    assert only(base, "model.actor.save=here", "model.critic.save=./here", severity="warning")
+
+
+def test_settings_that_do_nothing_together(base):
+    line = only(base, "model.algorithm.importance_cap=2.0", severity="warning")
+    assert line.startswith("model.algorithm.importance_cap: wanted old log-probs of the trainer")
+    assert "old_log_probs: recompute, or leave importance_cap out" in line
+    line = only(
+        base, "model.algorithm.lambd=0.9", "model.algorithm.lambd_length_alpha=0.1", severity="warning"
+    )
+    assert line == (
+        "model.algorithm.lambd: wanted one of lambd and lambd_length_alpha, got 0.9; the second wins; remove one"
+    )
+
+
+def test_an_empty_set_of_prompts(base, tmp_path):
+    (tmp_path / "none.jsonl").write_text("\n \n")
+    assert only(base, "data.rollout.validation.mine.path=none.jsonl") == (
+        "data.rollout.validation.mine.path: wanted at least one prompt, got none; none.jsonl is empty; "
+        "give another file"
+    )
+
+
 def test_problems_come_all_at_once(base):
     assert (
         len(found(base, "model.global_batch_size=3", "model.reference={}", "model.actor.hf_checkpoint=x"))
