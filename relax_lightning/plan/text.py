@@ -91,7 +91,7 @@ def _memory(memory: MemoryPlan | None) -> Table:
         "GiB a GPU" if memory.on_gpu else "GiB a process",
         *memory.columns,
         "sum",
-        "leaves for the phase",
+        "leaves the GPU",
     )
     rows = [
         (phase.phase, *_parts(phase, memory.columns), _gib(phase.total), ", ".join(phase.leaves) or "nothing")
