@@ -11,15 +11,11 @@ from relax_lightning.algorithms.length_adaptive import length_adaptive_lambd
 from relax_lightning.algorithms.statistics import explained_variance, whiten
 from relax_lightning.algorithms.token_rewards import token_rewards
 from relax_lightning.batch import Experience, Rollouts
-from relax_lightning.config import AdvantagesConfig, AlgorithmConfig
+from relax_lightning.config import AlgorithmConfig
 
 
 class AdvantagesDataModule(LightningDataModule):
     """Turns rollouts and values into experience. It sees every sample, so whitening is over the whole rollout."""
-
-    def __init__(self, config: AdvantagesConfig | None = None) -> None:
-        super().__init__()
-        self._config = config or AdvantagesConfig()
 
     def compute(
         self, rollouts: Rollouts, values: Tensor, final_values: Tensor | None, algorithm: AlgorithmConfig

@@ -16,7 +16,7 @@ class PPODataModule(LightningDataModule):
 
     Args:
         rollout: Prompts, sampling, reward and engine.
-        advantages: The GAE service.
+        advantages: The GAE service; it has one device, the CPU.
         tokenizer: Directory or import path of the tokenizer.
         seed: Of the order of prompts and of every draw.
         max_context: Longest prompt and response together, in tokens; prompts that leave no room are dropped.
@@ -34,7 +34,7 @@ class PPODataModule(LightningDataModule):
         super().__init__()
         self.seed = seed
         self.rollout = RolloutDataModule(rollout, tokenizer=tokenizer, seed=seed, max_context=max_context)
-        self.advantages = AdvantagesDataModule(advantages)
+        self.advantages = AdvantagesDataModule()
 
     def setup(self, stage: str) -> None:
         """Read the prompts, start the reward workers and the engine."""

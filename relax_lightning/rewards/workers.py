@@ -31,6 +31,7 @@ class RewardWorkers:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self._workers: list[WorkerProcess] = []
+        self._pending: deque[tuple[int, RewardRequest]] = deque()
 
     def __enter__(self) -> Self:
         """Start all workers and wait until each has loaded the reward.
@@ -41,7 +42,7 @@ class RewardWorkers:
         try:
             self._workers = [WorkerProcess(self._config) for _ in range(self._config.num_workers)]
             while not all(worker.is_loaded for worker in self._workers):
-                self._listen({}, deque())
+                self._listen({})
         except BaseException:
             self.close()
             raise
@@ -67,40 +68,35 @@ class RewardWorkers:
             RewardError: With `on_error: raise`, after every sample was tried: it names the failed ones.
         """
         assert self._workers, "score() outside of the context manager"
-        pending = deque(enumerate(requests))
+        self._pending = deque(enumerate(requests))
         outcomes: dict[int, RewardOutcome] = {}
         try:
             while len(outcomes) < len(requests):
-                self._hand_out(pending)
-                self._listen(outcomes, pending)
+                self._hand_out()
+                self._listen(outcomes)
         finally:
-            self._replace([worker for worker in self._workers if worker.given], pending)
+            self._replace([worker for worker in self._workers if worker.given])
         return self._settle([outcomes[position] for position in range(len(requests))])
 
-    def _hand_out(self, pending: deque[tuple[int, RewardRequest]]) -> None:
-        self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended], pending)
+    def _hand_out(self) -> None:
+        self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended])
         # Fewer are sent ahead towards the end, so that no worker is left with a queue when the others are done.
-        ahead = min(_AHEAD, max(1, len(pending) // (2 * len(self._workers))))
-        while pending and (free := [worker for worker in self._workers if worker.has_room(ahead)]):
-            min(free, key=lambda worker: len(worker.given)).give(*pending.popleft())
+        ahead = min(_AHEAD, max(1, len(self._pending) // (2 * len(self._workers))))
+        while self._pending and (free := [worker for worker in self._workers if worker.has_room(ahead)]):
+            min(free, key=lambda worker: len(worker.given)).give(*self._pending.popleft())
 
-    def _listen(self, outcomes: dict[int, RewardOutcome], pending: deque[tuple[int, RewardRequest]]) -> None:
+    def _listen(self, outcomes: dict[int, RewardOutcome]) -> None:
         """Wait for the next word from any worker, or for the next one whose time is over."""
         waiting = [worker for worker in self._workers if not worker.is_idle]
         soonest = min(worker.deadline for worker in waiting)
         ready = wait([worker.connection for worker in waiting], timeout=max(0.0, soonest - time.monotonic()))
         for worker in waiting:
             if worker.connection in ready:
-                self._hear(worker, outcomes, pending)
+                self._hear(worker, outcomes)
             elif worker.deadline <= time.monotonic():
-                self._end_late(worker, outcomes, pending)
+                self._end_late(worker, outcomes)
 
-    def _hear(
-        self,
-        worker: WorkerProcess,
-        outcomes: dict[int, RewardOutcome],
-        pending: deque[tuple[int, RewardRequest]],
-    ) -> None:
+    def _hear(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
         if not worker.is_loaded:
             if (problem := worker.finish_loading()) is not None:
                 raise ValueError(f"data.rollout.reward: {problem}")
@@ -109,23 +105,18 @@ class RewardWorkers:
         while is_alive and worker.given and worker.connection.poll():
             position, outcomes[position], is_alive = worker.take()
         if not is_alive:
-            self._replace([worker], pending)
+            self._replace([worker])
 
-    def _end_late(
-        self,
-        worker: WorkerProcess,
-        outcomes: dict[int, RewardOutcome],
-        pending: deque[tuple[int, RewardRequest]],
-    ) -> None:
+    def _end_late(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
         if not worker.is_loaded:
             raise ValueError("data.rollout.reward: the reward took too long to import and build")
         position, outcomes[position] = worker.give_up()
-        self._replace([worker], pending)
+        self._replace([worker])
 
-    def _replace(self, workers: list[WorkerProcess], pending: deque[tuple[int, RewardRequest]]) -> None:
+    def _replace(self, workers: list[WorkerProcess]) -> None:
         """Close workers and start others; what was sent ahead to a closed one is given out again."""
         for worker in workers:
-            pending.extendleft(reversed(worker.given))
+            self._pending.extendleft(reversed(worker.given))
             worker.close()
             self._workers[self._workers.index(worker)] = WorkerProcess(self._config)
 
