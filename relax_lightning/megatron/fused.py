@@ -9,9 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MIN_ROWS = 1024
+"""Fewer rows run as they stand: decoding and small models would spend more on compiling than they win."""
+
 
 class CompiledOnGpu:
-    """A function of tensors that `torch.compile` fuses once its first argument is on a GPU.
+    """A function of tensors that `torch.compile` fuses where its first argument is large and on a GPU.
 
     Args:
         function: Takes a tensor first.
@@ -23,7 +26,7 @@ class CompiledOnGpu:
 
     def __call__(self, first: Tensor, *rest: Any) -> Any:
         """Call it."""
-        if not first.is_cuda:
+        if not first.is_cuda or len(first) < MIN_ROWS:
             return self._function(first, *rest)
         if self._compiled is None:
             self._compiled = torch.compile(self._function, dynamic=True)
@@ -49,7 +52,8 @@ rotate = CompiledOnGpu(_rotate)
 """(x, cos, sin) -> x turned by its position's angles: [tokens, heads, size], [tokens, 1, size] twice."""
 
 rms_norm = CompiledOnGpu(_rms_norm)
-"""(x, weight, eps) -> x over its root mean square, times weight: [..., size], [size]."""
+"""(x, weight, eps) -> x over its root mean square, times weight: [rows, size], [size]; two dimensions always, so that
+hidden states and heads share what is compiled."""
 
 log_probs_and_entropy = CompiledOnGpu(_log_probs_and_entropy)
 """(logits, targets, temperature) -> log-probs of `targets` and the entropy, in fp32 and with gradient.

@@ -26,7 +26,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] normalized."""
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x.reshape(-1, x.shape[-1]), self.weight, self.eps).view(x.shape)
 
 
 class CoreAttention(torch.nn.Module):

@@ -68,7 +68,9 @@ def _phase_problems(config: Config, plan: MemoryPlan) -> Iterator[Problem]:
             continue
         fraction = config.data.rollout.engine.init_args.get("mem_fraction_static")
         if phase.phase == "rollout" and fraction is not None:
-            held = sum(size for part, size in phase.parts.items() if not part.startswith("engine"))
+            held = sum(
+                size for part, size in phase.parts.items() if not part.startswith(("engine", "working"))
+            )
             most = fraction - over / (plan.budget - CUDA_CONTEXT)
             wanted = f"at most {max(most, 0):.2f} beside the {held / GIB:.1f} GiB that stay on the GPU"
             change = "lower it, or let more leave: strategy.offload: always, optimizer.cpu_offload_fraction"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from relax_lightning.rollout.engine import HoldsMemory
+
+CHUNK = 256 * 2**20
+"""Bytes of a piece of an arena: torch rounds pinned memory up to a power of two, so this is one."""
 
 
 class Trained(Protocol):
@@ -33,7 +37,7 @@ class TensorGroup:
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], *, keeps: bool = True) -> None:
         self._tensors = tensors
         self._keeps = keeps
-        self._arena: Tensor | None = None
+        self._arena: list[Tensor] = []
         self._away: list[tuple[torch.UntypedStorage, int]] = []
 
     @property
@@ -77,20 +81,33 @@ class TensorGroup:
         self._away = []
 
     def _copy(self, storages: list[tuple[torch.UntypedStorage, int]], *, to_device: bool) -> None:
-        arena, start = self._arena_of(sum(size for _, size in storages)), 0
-        with _SideStream(storages[0][0].device if storages else arena.device):
+        if not storages:
+            return
+        self._grow_arena(sum(size for _, size in storages))
+        start = 0
+        with _SideStream(storages[0][0].device):
             for storage, size in storages:
-                on_device, on_host = _bytes_of(storage, size), arena[start : start + size]
-                if to_device:
-                    on_device.copy_(on_host, non_blocking=True)
-                else:
-                    on_host.copy_(on_device, non_blocking=True)
+                on_device = _bytes_of(storage, size)
+                for on_host, part in zip(
+                    self._pieces(start, size), on_device.split(self._cuts(start, size)), strict=True
+                ):
+                    (part if to_device else on_host).copy_(on_host if to_device else part, non_blocking=True)
                 start += size
 
-    def _arena_of(self, size: int) -> Tensor:
-        if self._arena is None or len(self._arena) != size:
-            self._arena = _pinned(size)
-        return self._arena
+    def _grow_arena(self, size: int) -> None:
+        while sum(map(len, self._arena)) < size:
+            self._arena.append(_pinned(CHUNK))
+
+    def _cuts(self, start: int, size: int) -> list[int]:
+        """Lengths that [start, start + size) is cut into by the arena's chunks."""
+        edges = [start, *range((start // CHUNK + 1) * CHUNK, start + size, CHUNK), start + size]
+        return [after - before for before, after in pairwise(edges)]
+
+    def _pieces(self, start: int, size: int) -> Iterator[Tensor]:
+        for length in self._cuts(start, size):
+            offset = start % CHUNK
+            yield self._arena[start // CHUNK][offset : offset + length]
+            start += length
 
     def _storages(self) -> list[torch.UntypedStorage]:
         found = {}
@@ -181,14 +198,11 @@ def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
 
 
 def _pinned(size: int) -> Tensor:
-    """Host memory that the GPU copies at full speed; registered, for torch's own rounds up to a power of two."""
-    arena = torch.empty(size, dtype=torch.uint8)
-    if torch.cuda.is_available() and size:
-        runtime: Any = torch.cuda.cudart()
-        status = runtime.cudaHostRegister(arena.data_ptr(), size, 0)
-        if int(status) != 0:
-            raise RuntimeError(
-                f"wanted {size / 2**30:.1f} GiB of pinned host memory for offload, got CUDA error {int(status)}; "
-                "give the machine more memory, or set strategy.offload: never"
-            )
-    return arena
+    """Host memory that the GPU copies at full speed."""
+    try:
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"strategy.offload: wanted another {size / 2**20:.0f} MiB of pinned host memory, got {error}; "
+            "give the machine more memory, or set strategy.offload: never"
+        ) from error

@@ -44,13 +44,13 @@ FRACTION = "data.rollout.engine.init_args.mem_fraction_static"
 
 def test_a_fraction_that_does_not_fit_beside_what_stays(found):
     assert found(f"{FRACTION}=0.5") == {}
-    stays = found(f"{FRACTION}=0.9", "strategy.offload=never")
+    stays = found(f"{FRACTION}=0.85", "strategy.offload=never")
     assert FRACTION in stays
     assert stays[FRACTION].startswith("wanted at most 0.")
     # 18 bytes a parameter of each role, an eighth of it on each GPU.
-    assert "beside the 3" in stays[FRACTION] and "got 0.9; lower it, or let more leave" in stays[FRACTION]
+    assert "beside the 3" in stays[FRACTION] and "got 0.85; lower it, or let more leave" in stays[FRACTION]
     # With everything else gone the same fraction fits.
-    assert found(f"{FRACTION}=0.9", "strategy.offload=always") == {}
+    assert found(f"{FRACTION}=0.85", "strategy.offload=always") == {}
 
 
 def test_a_fraction_below_the_weights(found):
@@ -61,7 +61,7 @@ def test_a_fraction_below_the_weights(found):
 
 def test_a_phase_that_does_not_fit_at_all(found):
     message = found(gib=12)["model"]
-    assert message.startswith("wanted at most 11.0 GiB a GPU, got ")
+    assert message.startswith("wanted at most 11.5 GiB a GPU, got ")
     assert "GiB in the " in message
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from relax_lightning.strategies import offload
 from relax_lightning.strategies.offload import TensorGroup
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -28,6 +29,16 @@ def test_twenty_rounds_change_no_bit_and_free_all_memory(device: torch.device) -
         assert all(torch.equal(*pair) for pair in zip((buffer, moments), before, strict=True))
     parameter.fill_(7.0)
     assert buffer[64:1064].eq(7.0).all()
+
+
+def test_tensors_that_reach_over_the_pieces_of_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "CHUNK", 64)
+    tensors = [torch.arange(n, dtype=torch.float32) for n in (3, 40, 1, 16, 100)]
+    before = [tensor.clone() for tensor in tensors]
+    group = TensorGroup(lambda: tensors)
+    group.offload()
+    group.onload()
+    assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
 
 
 def test_what_need_not_be_kept_comes_back_as_room_only() -> None:
