@@ -106,6 +106,8 @@ def server_environment(*, on_gpu: bool, tensor_parallel_size: int) -> dict[str, 
         "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(tensor_parallel_size))),
+        # Where NCCL can be loaded, SGLang takes it for communication between CPU processes too.
+        "SGLANG_NCCL_SO_PATH": "/nonexistent",
     }
 
 

@@ -17,6 +17,8 @@ import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from relax_lightning.rollout.sglang_client import SGLangClient
 
 STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
@@ -24,6 +26,7 @@ STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
 
 _HOST = ("-m", "relax_lightning.rollout.sglang_host")
 _LOG_LINES = 25
+_CLEARING_SECONDS = 5.0
 
 
 class SGLangServer:
@@ -148,10 +151,23 @@ def _start(request: dict[str, Any], environment: dict[str, str], log: Path) -> s
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Its schedulers are of its group; they are killed first of all by the kernel when their parent ends.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill the host: then the kernel kills its schedulers, and Python's resource tracker removes shared memory."""
+    process.kill()
     process.wait()
+    deadline = time.monotonic() + _CLEARING_SECONDS
+    while _lives(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if _lives(process.pid):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group is more than a zombie."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.sglang_engine import SGLangEngine
-from tests.rollout.fake_sglang import IDLE, SUCCESS, FakeServer
+from tests.rollout.fake_sglang import IDLE, INFO, SUCCESS, FakeServer
 from tests.rollout.letters import Letters
 
 SAMPLING = SamplingConfig(max_new_tokens=12)
@@ -50,6 +50,15 @@ def test_newer_versions_ask_for_a_session(tiny_actor: Any) -> None:
         True,
     )
     assert len(body["serialized_named_tensors"]) == 1
+
+
+def test_every_tensor_rank_gets_a_payload_of_its_own(tiny_actor: Any) -> None:
+    with FakeServer({**IDLE, "/server_info": {**INFO, "tp_size": 3}}) as server:
+        engine = SGLangEngine(url=server.url, bucket_mib=1)
+        engine.attach(tiny_actor, Letters())
+        engine.publish()
+    _, body = server.requests[-1]
+    assert len(body["serialized_named_tensors"]) == 3
 
 
 @pytest.mark.parametrize(
