@@ -212,9 +212,17 @@ def _plan(words: list[str]) -> int:
         _print_key_help("plan", PLAN_OPTIONS)
         return 0
     arguments = parse(words, ("print_config", "no_files", "json"))
-    config, problems = _found("plan", arguments)
-    from relax_lightning.plan.command import report
+    from relax_lightning.plan.command import print_unreadable, report
 
+    try:
+        config, problems = _found("plan", arguments)
+    except ConfigurationError as error:
+        if arguments.json:
+            return print_unreadable(error.problems)
+        return _fail_with(error.problems, ", ".join(arguments.config_files) or "the command line")
+    if arguments.print_config:
+        print(to_yaml(config), end="")
+        return 0
     return report(
         config,
         problems,
@@ -256,7 +264,7 @@ def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
         subcommand=command,
         gpu_memory=None if size is None else int(size * 2**30),
     )
-    shadowing = shadowing_callbacks(Path.cwd())
+    shadowing = None if arguments.no_files else shadowing_callbacks(Path.cwd())
     found += [] if shadowing is None else [shadowing]
     # A finding that rests on a faulty key says nothing: the key has its default there.
     sound = [p for p in found if not any(faults.concern(key) for key in (p.key, *p.involves))]

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from relax_lightning.config.architecture import MODEL_CLASSES
@@ -64,9 +65,10 @@ def data_problems(config: Config) -> Iterator[Problem]:
         if not path.is_file():
             change = f"there is none, seen from {Path.cwd()}; change the path or make the file"
             yield Problem(key, fault("a JSON Lines or Parquet file", prompts.path, change))
-        elif _has_no_line(path):
-            change = f"{prompts.path} is empty; give another file"
-            yield Problem(key, f"wanted at least one prompt, got none; {change}")
+        elif path.suffix != ".parquet":
+            yield from _line_problems(
+                key, path, prompts.input_key, rollout.batch_size if name == "train" else 1
+            )
 
 
 def folder_problems(config: Config) -> Iterator[Problem]:
@@ -231,6 +233,9 @@ def _model_type_problems(key: str, path: Path, bridge: str) -> Iterator[Problem]
     except (OSError, ValueError) as error:
         yield Problem(key, f"wanted JSON in {path}, got {error}; use another copy of the model")
         return
+    if not isinstance(described, dict):
+        yield Problem(key, fault(f"a JSON object in {path}", described, "use another copy of the model"))
+        return
     is_builtin = model_type in MODEL_CLASSES
     if not is_builtin and bridge == "builtin":
         wanted = f"a model_type among {', '.join(MODEL_CLASSES)} in {path}"
@@ -241,12 +246,24 @@ def _model_type_problems(key: str, path: Path, bridge: str) -> Iterator[Problem]
         yield Problem(key, message, involves=("model.bridge",))
 
 
-def _has_no_line(path: Path) -> bool:
+def _line_problems(key: str, path: Path, input_key: str, least: int | None) -> Iterator[Problem]:
+    """What the first lines of a file of prompts say already; no more of it is read than an iteration takes."""
     try:
         with path.open("rb") as file:
-            return not any(line.strip() for line in file)
-    except OSError:
-        return False
+            lines = list(islice((line for line in file if line.strip()), least or 1))
+        first = json.loads(lines[0]) if lines else None
+    except (OSError, ValueError):
+        return  # reading the prompts names the line
+    if not lines:
+        yield Problem(key, f"wanted at least one prompt, got none; {path} is empty; give another file")
+    elif isinstance(first, dict) and input_key not in first:
+        column = fault(f"a column of {path}: {', '.join(first)}", input_key, "correct the key")
+        yield Problem(f"{key.removesuffix('.path')}.input_key", column, involves=(key,))
+    elif len(lines) < (least or 1):
+        message = fault(
+            f"at least the {least} prompts of an iteration", len(lines), "lower batch_size or add some"
+        )
+        yield Problem(key, message, involves=("data.rollout.batch_size",))
 
 
 def _nearest_existing(path: Path) -> Path:

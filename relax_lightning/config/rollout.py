@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from relax_lightning.config.engines import engine_faults
 from relax_lightning.config.faults import Fault, above, at_least, fault, half_open, one_of, refuse
 from relax_lightning.config.keys import key, section
 
@@ -110,6 +111,9 @@ class EngineConfig:
 
     class_path: str = key("MegatronEngine", "MegatronEngine, SGLangEngine, or an import path")
     init_args: dict[str, Any] = key({}, "arguments of the engine")
+
+    def __post_init__(self) -> None:
+        refuse(engine_faults(self.class_path, self.init_args))
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,19 @@ class TrainerConfig:
             at_least(self, 0, "limit_val_batches"),
             one_of(self, ("simple", "advanced", "pytorch"), "profiler"),
             self._share_of_batches(),
+            self._fast_dev_run(),
             [
                 found
                 for n, entry in enumerate(self.callbacks)
                 for found in class_path_faults(f"callbacks.{n}", entry)
             ],
         )
+
+    def _fast_dev_run(self) -> list[Fault]:
+        if self.fast_dev_run >= 0:
+            return []
+        wanted = "true, false, or a number of iterations from 0 up"
+        return [Fault("fast_dev_run", fault(wanted, self.fast_dev_run, "change it"))]
 
     def _share_of_batches(self) -> list[Fault]:
         value = self.limit_val_batches

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from relax_lightning.config.callbacks import CallbacksConfig
 from relax_lightning.config.cluster import ClusterConfig
-from relax_lightning.config.faults import at_least, refuse
+from relax_lightning.config.faults import refuse, within
 from relax_lightning.config.keys import key, section
 from relax_lightning.config.model import ModelConfig
 from relax_lightning.config.rollout import DataConfig
@@ -31,4 +31,4 @@ class Config:
     cluster: ClusterConfig | None = key(None, "Ray; null: one process")
 
     def __post_init__(self) -> None:
-        refuse(at_least(self, 0, "seed_everything"))
+        refuse(within(self, 0, 2**32 - 1, "seed_everything"))

@@ -57,6 +57,7 @@ def check(
         resolved = resolve(config)
     problems = [problem for find in _OF_KEYS for problem in find(resolved)]
     problems += [*_kl_problems(config), *_save_problems(config), *_subcommand_problems(resolved, subcommand)]
+    problems += _context_problems(resolved, check_files)
     problems += topology_problems(resolved, check_files=check_files)
     problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
     if subcommand != "validate":
@@ -105,6 +106,8 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
 def _learning_rate_problems(config: Config) -> Iterator[Problem]:
     actor = config.model.actor.optimizer
     for role, optimizer in {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}.items():
+        if role == "critic" and (optimizer.min_lr, optimizer.lr) == (actor.min_lr, actor.lr):
+            continue
         if optimizer.min_lr > optimizer.lr:
             message = fault(
                 f"at most the {role}'s lr, {optimizer.lr}", optimizer.min_lr, "lower it or raise lr"
@@ -162,26 +165,31 @@ def _sampling_problems(config: Config) -> Iterator[Problem]:
             yield Problem(f"{key}.{name}", fault(wanted, getattr(sampling, name), remedy), involves=involves)
 
 
-def _context_problems(config: Config) -> Iterator[Problem]:
-    context, rollout = context_tokens(config), config.data.rollout
+def _context_problems(config: Config, check_files: bool) -> Iterator[Problem]:
+    is_known = check_files or config.model.actor.architecture is not None
+    context, rollout = context_tokens(config) if is_known else None, config.data.rollout
     sets = {f"validation.{name}": prompts for name, prompts in rollout.validation.items()}
     seen: set[tuple[int, int]] = set()
     for name, prompts in {"train": rollout.train, **sets}.items():
         own = prompts.sampling if prompts is not None else None
         sampling = own or rollout.sampling
-        prompt = (prompts.max_prompt_tokens if prompts is not None else None) or 0
+        # A prompt without a bound has one token at least.
+        prompt = (prompts.max_prompt_tokens if prompts is not None else None) or 1
         # A validation set that follows the training set would only say the same again.
         if context is None or (prompt, sampling.max_new_tokens) in seen:
             continue
         seen.add((prompt, sampling.max_new_tokens))
         if prompt + sampling.max_new_tokens > context:
             where = "" if own is None or own == rollout.sampling else f"{name}."
-            yield _too_long(where, name, prompt, sampling, context)
+            bounded = prompts is not None and prompts.max_prompt_tokens is not None
+            yield _too_long(where, name, prompt, sampling, context, bounded)
 
 
-def _too_long(where: str, name: str, prompt: int, sampling: SamplingConfig, context: int) -> Problem:
+def _too_long(
+    where: str, name: str, prompt: int, sampling: SamplingConfig, context: int, bounded: bool
+) -> Problem:
     wanted = f"prompt + response of at most {context} tokens, the model's context"
-    change = f"lower it or data.rollout.{name}.max_prompt_tokens"
+    change = f"lower it or data.rollout.{name}.max_prompt_tokens" if bounded else "lower it"
     message = f"wanted {wanted}, got {prompt} + {sampling.max_new_tokens}; {change}"
     involves = ("model.actor", f"data.rollout.{name}")
     return Problem(f"data.rollout.{where}sampling.max_new_tokens", message, involves=involves)
@@ -260,7 +268,6 @@ _OF_KEYS: tuple[_Check, ...] = (
     _batch_problems,
     _learning_rate_problems,
     _sampling_problems,
-    _context_problems,
     _name_problems,
     _algorithm_problems,
 )

@@ -13,6 +13,15 @@ from relax_lightning.plan.report import FORMAT, build_plan
 from relax_lightning.plan.text import print_plan
 
 
+def print_unreadable(problems: list[str]) -> int:
+    """Print the JSON of a configuration that could not be read at all; returns 1."""
+    told = [
+        dict(zip(("key", "message"), line.split(": ", 1), strict=True), severity="error") for line in problems
+    ]
+    print(json.dumps({"format": FORMAT, "ok": False, "problems": told}, indent=2))
+    return 1
+
+
 def report(
     config: Config,
     problems: list[Problem],

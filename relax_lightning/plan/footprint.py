@@ -88,7 +88,7 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
     known = memory.architecture_of(config, check_files=check_files)
     if known is None or any(data_parallel_size(config, role) is None for role in TRAINED):
         return None
-    on_gpu = runs_on_gpu(config)
+    on_gpu = runs_on_gpu(config, gpu_memory)
     budget = (gpu_memory or gpu_memory_here()) if on_gpu else None
     try:
         parts = _parts(config, known.architecture, on_gpu, budget)
@@ -264,9 +264,11 @@ def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None)
     return "; ".join(told)
 
 
-def runs_on_gpu(config: Config) -> bool:
-    """Whether the roles will be on GPUs, as far as the configuration and this machine say."""
-    return config.cluster.accelerator != "cpu" if config.cluster is not None else count_gpus() > 0
+def runs_on_gpu(config: Config, gpu_memory: int | None) -> bool:
+    """Whether the roles will be on GPUs: by the configuration, this machine, or a size that was given to plan for."""
+    if config.cluster is not None:
+        return config.cluster.accelerator != "cpu"
+    return gpu_memory is not None or count_gpus() > 0
 
 
 def gpu_memory_here() -> int | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from relax_lightning.config.files import plain_checkpoint, resumed_folder, whole_checkpoint
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.footprint import MemoryPlan, memory_plan, runs_on_gpu
-from relax_lightning.plan.machine import count_gpus
 from relax_lightning.plan.schedule import (
     RoleSchedule,
     critic_only_iterations,
@@ -102,9 +101,10 @@ def build_plan(
         gpu_memory: Bytes of one GPU; None: of those found here.
     """
     schedules = {role: role_schedule(config, role) for role in TRAINED}
+    on_gpu = runs_on_gpu(config, gpu_memory)
     return Plan(
-        placement=list(_placement(config)),
-        batch=_batch(config),
+        placement=list(_placement(config, on_gpu)),
+        batch=_batch(config, on_gpu),
         learning_rates={role: found for role, found in schedules.items() if found is not None},
         phases=_phases(config),
         memory=memory_plan(config, check_files=check_files, gpu_memory=gpu_memory),
@@ -112,10 +112,10 @@ def build_plan(
     )
 
 
-def _placement(config: Config) -> Iterator[Placement]:
+def _placement(config: Config, on_gpu: bool) -> Iterator[Placement]:
     cluster = config.cluster
     if cluster is None:
-        device = "GPU 0" if count_gpus() else "CPU"
+        device = "GPU 0" if on_gpu else "CPU"
         for role in (*TRAINED, "rollout", "advantages"):
             where = "this process, CPU" if role == "advantages" else f"this process, {device}"
             yield Placement(role, where, 1, int(device != "CPU" and role != "advantages"), [])
@@ -137,13 +137,13 @@ def _placement(config: Config) -> Iterator[Placement]:
         yield Placement(role, where, ranks(config, role), replicas * gpus, shares, *sizes)
 
 
-def _batch(config: Config) -> BatchPlan | None:
+def _batch(config: Config, on_gpu: bool) -> BatchPlan | None:
     samples, model, rollout = samples_per_iteration(config), config.model, config.data.rollout
     if samples is None or rollout.batch_size is None:
         return None
     step, data = model.global_batch_size or samples, data_parallel_size(config, "actor") or 1
     longest = longest_sample(config)
-    budget = None if model.micro_batch_size is not None else microbatch_tokens(config, runs_on_gpu(config))
+    budget = None if model.micro_batch_size is not None else microbatch_tokens(config, on_gpu)
     share = -(-step // data)
     if model.micro_batch_size is not None:
         count = -(-share // model.micro_batch_size)

@@ -41,7 +41,7 @@ def room_problems(config: Config, *, check_files: bool, gpu_memory: int | None) 
 
 
 def _fraction_below_weights(config: Config, check_files: bool, gpu_memory: int | None) -> Iterator[Problem]:
-    settings, on_gpu = config.data.rollout.engine.init_args, runs_on_gpu(config)
+    settings, on_gpu = config.data.rollout.engine.init_args, runs_on_gpu(config, gpu_memory)
     fraction, known = (
         settings.get("mem_fraction_static"),
         memory.architecture_of(config, check_files=check_files),
@@ -62,24 +62,27 @@ def _fraction_below_weights(config: Config, check_files: bool, gpu_memory: int |
 def _phase_problems(config: Config, plan: MemoryPlan) -> Iterator[Problem]:
     if plan.room is None or plan.budget is None:
         return
-    for phase in plan.phases:
-        over = phase.total - plan.room
-        if over <= 0:
-            continue
-        fraction = config.data.rollout.engine.init_args.get("mem_fraction_static")
-        if phase.phase == "rollout" and fraction is not None:
-            held = sum(
-                size for part, size in phase.parts.items() if not part.startswith(("engine", "working"))
-            )
-            most = fraction - over / (plan.budget - CUDA_CONTEXT)
-            wanted = f"at most {max(most, 0):.2f} beside the {held / GIB:.1f} GiB that stay on the GPU"
-            change = "lower it, or let more leave: strategy.offload: always, optimizer.cpu_offload_fraction"
-            yield Problem(_FRACTION, fault(wanted, fraction, change), involves=("model", "strategy"))
-        else:
-            got = f"{phase.total / GIB:.1f} GiB in the {phase.phase} phase"
-            change = "cut the model over more GPUs, raise recompute or optimizer.cpu_offload_fraction"
-            message = f"wanted at most {plan.room / GIB:.1f} GiB a GPU, got {got} by the plan; {change}"
-            yield Problem("model", message, "warning", ("strategy", "data.rollout"))
+    phase = max(plan.phases, key=lambda phase: phase.total)
+    over = phase.total - plan.room
+    if over <= 0:
+        return
+    fraction = config.data.rollout.engine.init_args.get("mem_fraction_static")
+    if fraction is not None and has_own_process(config):
+        held = sum(size for part, size in phase.parts.items() if not part.startswith(("engine", "working")))
+        most = fraction - over / (plan.budget - CUDA_CONTEXT)
+        wanted = (
+            f"at most {max(most, 0):.2f} beside the {held / GIB:.1f} GiB that stay in the {phase.phase} phase"
+        )
+        change = "lower it, or let more leave with strategy.offload: always"
+        yield Problem(_FRACTION, fault(wanted, fraction, change), involves=("model", "strategy"))
+        return
+    shorter = "data.rollout.sampling.max_new_tokens or data.rollout.train.max_prompt_tokens"
+    change = f"lower model.max_tokens_per_microbatch, {shorter}, or set model.actor.recompute: full"
+    if phase.phase == "rollout":
+        change = f"lower data.rollout.engine.init_args.max_batch_size, {shorter}"
+    got = f"{phase.total / GIB:.1f} GiB in the {phase.phase} phase"
+    message = f"wanted at most {plan.room / GIB:.1f} GiB a GPU, got {got} by the plan; {change}"
+    yield Problem("model", message, "warning", ("strategy", "data.rollout"))
 
 
 def _disk_problems(config: Config, checkpoint: int) -> Iterator[Problem]:

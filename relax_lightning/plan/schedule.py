@@ -90,7 +90,9 @@ def learning_rate(optimizer: OptimizerConfig, step: int, num_steps: int, warmup:
 
 def role_schedule(config: Config, role: str) -> RoleSchedule | None:
     """A role's optimizer steps and rates under a resolved configuration; None while the sizes do not say."""
-    steps, iterations = optimizer_steps(config, role), config.trainer.max_steps
+    trainer = config.trainer
+    # Lightning's own rule: `true` is one.
+    steps, iterations = optimizer_steps(config, role), int(trainer.fast_dev_run) or trainer.max_steps
     if steps is None or iterations < 1:
         return None
     iterations -= critic_only_iterations(config) if role == "actor" else 0

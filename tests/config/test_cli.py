@@ -27,7 +27,7 @@ data: {rollout: {train: {path: x.jsonl}, batch_size: 4, reward: exact_match}}
 def folder(tmp_path, make_model, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_model("model")
-    Path("x.jsonl").write_text("{}\n")
+    Path("x.jsonl").write_text('{"prompt": "1"}\n' * 16)
     Path("sound.yaml").write_text(SOUND)
     return tmp_path
 

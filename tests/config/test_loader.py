@@ -91,12 +91,12 @@ def test_variables_and_other_keys_are_filled_in_across_files(tmp_path, good, mon
         "model: {actor: {save: '${trainer.default_root_dir}/ckpt', tokenizer: '${oc.env:NOT_SET,own}'}}\n"
         "data: {rollout: {batch_size: '${oc.env:SIZE}', sampling: {max_new_tokens: '${data.rollout.batch_size}'}}}",
     )
-    config = load([good, more], ["data.rollout.engine.init_args.a='${seed_everything}'"])
+    config = load([good, more], ["data.rollout.engine.init_args.max_batch_size='${seed_everything}'"])
     assert config.model.actor.save == "some/where/run/ckpt"
     assert config.model.actor.tokenizer == "own"
     assert config.data.rollout.batch_size == 16
     assert config.data.rollout.sampling.max_new_tokens == 16
-    assert config.data.rollout.engine.init_args == {"a": 1234}
+    assert config.data.rollout.engine.init_args == {"max_batch_size": 1234}
 
 
 def test_faults_of_variables_and_references_are_one_line_each(tmp_path, good, monkeypatch):

@@ -19,7 +19,7 @@ SCRATCH = (
 @pytest.fixture
 def base(tmp_path, make_model, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.jsonl").write_text("{}\n")
+    (tmp_path / "x.jsonl").write_text('{"prompt": "1"}\n' * 16)
     make_model(tmp_path / "model")
     return [
         "trainer.max_steps=10",
@@ -108,7 +108,7 @@ def test_a_sound_configuration_has_no_problems(base):
         (
             ["data.rollout.validation={mine: {path: x.jsonl, sampling: {max_new_tokens: 1025}}}"],
             "data.rollout.validation.mine.sampling.max_new_tokens: wanted prompt + response of at most 1024 "
-            "tokens, the model's context, got 0 + 1025; lower it or data.rollout.validation.mine.max_prompt_tokens",
+            "tokens, the model's context, got 1 + 1025; lower it",
         ),
         (
             ["data.rollout.sampling.top_p=0.9"],
@@ -387,6 +387,15 @@ def test_settings_that_do_nothing_together(base):
     )
     assert line == (
         "model.algorithm.lambd: wanted one of lambd and lambd_length_alpha, got 0.9; the second wins; remove one"
+    )
+
+
+def test_what_the_first_lines_of_a_file_say(base, tmp_path):
+    assert only(base, "data.rollout.train.input_key=question") == (
+        "data.rollout.train.input_key: wanted a column of x.jsonl: prompt, got 'question'; correct the key"
+    )
+    assert only(base, "data.rollout.batch_size=17") == (
+        "data.rollout.train.path: wanted at least the 17 prompts of an iteration, got 16; lower batch_size or add some"
     )
 
 

@@ -110,6 +110,50 @@ def test_a_faulty_configuration_ends_with_one_and_every_line(plan, tmp_path, mon
     assert main(["plan", "--config", DIGITS, "--gpu_memory_gib", "much"]) == 2
 
 
+def test_arguments_of_the_engines_are_checked_before_any_use(plan):
+    engine, size = "data.rollout.engine.init_args", ["--no-files", "--gpu_memory_gib", "80"]
+    cases = {
+        "tensor_parallel_size": ("0", "two", "null", "-2", "1.5", "true"),
+        "mem_fraction_static": ("abc", "0", "5"),
+        "bucket_mib": ("null", "-1"),
+        "tensor_parallel": ("2",),
+    }
+    for name, values in cases.items():
+        for value in values:
+            status, document, _ = plan("--config", RECIPE, *size, f"--{engine}.{name}", value)
+            errors = [p["key"] for p in document["problems"] if p["severity"] == "error"]
+            assert (status, errors) == (1, [f"{engine}.{name}"]), (name, value)
+    errors = plan("--config", DIGITS, f"--{engine}.max_batch_size", "0")[1]["problems"]
+    assert [p["key"] for p in errors] == [f"{engine}.max_batch_size"]
+
+
+def test_a_size_of_gpu_plans_for_a_gpu(plan):
+    memory = plan("--config", DIGITS, "--no-files", "--gpu_memory_gib", "80")[1]["memory"]
+    assert (memory["on_gpu"], memory["budget"]) == (True, 80 * GIB)
+
+
+def test_roles_that_train_need_ranks(plan):
+    document = plan("--config", RECIPE, "--no-files", "--cluster.resources.critic", "[1, 0]")[1]
+    (error,) = [p for p in document["problems"] if p["severity"] == "error"]
+    assert error["key"] == "cluster.resources.critic"
+    assert error["message"].startswith(
+        "wanted [replicas, gpus] with replicas of at least 1 and gpus of at least 1"
+    )
+
+
+def test_a_trial_run_has_its_own_length(plan):
+    rates = plan("--config", DIGITS, "--trainer.fast_dev_run", "3")[1]["learning_rates"]
+    assert (rates["actor"]["iterations"], rates["critic"]["iterations"]) == (3, 3)
+    assert plan("--config", DIGITS, "--trainer.fast_dev_run", "-3")[0] == 1
+
+
+def test_what_cannot_be_read_is_json_too(plan, tmp_path):
+    (tmp_path / "bad.yaml").write_text("a: [")
+    status, document, _ = plan("--config", str(tmp_path / "bad.yaml"))
+    assert (status, document["ok"]) == (1, False)
+    assert document["problems"][0]["key"] == str(tmp_path / "bad.yaml")
+
+
 def test_what_a_resume_would_load(plan, make_checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert plan("--config", DIGITS, "--ckpt_path", "auto")[1]["paths"]["begins"].startswith("random weights")

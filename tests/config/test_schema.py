@@ -52,6 +52,8 @@ LESS_STRICT = {
     "data.rollout.validation.<name>.sampling.top_k",
     "data.rollout.reward",
     "data.rollout.reward.name",
+    "data.rollout.engine.init_args",
+    "trainer.fast_dev_run",
 }
 
 

@@ -60,7 +60,7 @@ CASES = [
         "got 8; change one of them",
     ),
     (
-        ["data.rollout.engine.init_args.tensor_parallel_size=3"],
+        ["data.rollout.engine={class_path: SGLangEngine, init_args: {tensor_parallel_size: 3}}"],
         "data.rollout.engine.init_args.tensor_parallel_size: wanted a divisor of the rollout's 4 GPUs, got 3; "
         "change it or cluster.resources",
     ),
