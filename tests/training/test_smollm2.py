@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from pathlib import Path
@@ -39,6 +40,8 @@ def fit(folder: Path, model: Path, max_steps: int, ckpt_path: str | None = None)
     config = resolve(config)
     resumed = resumed_folder(config, ckpt_path) if ckpt_path else None
     assert run("fit", config, str(resumed) if resumed else None) == 0
+    # Trainer and module refer to each other: 4 GB of the run before would wait for the next collection.
+    gc.collect()
 
 
 def metrics_by_step(folder: Path) -> dict[int, dict[str, float]]:
