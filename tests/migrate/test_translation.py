@@ -2,6 +2,7 @@
 
 import pytest
 
+from relax_lightning.config.explain import explain
 from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
@@ -291,3 +292,30 @@ def test_the_table_knows_our_keys_and_agrees_with_the_names_of_other_systems():
         assert set(own) <= set(known_keys()), name
         meant = FOREIGN_NAMES.get(name.removeprefix("--").replace("-", "_"))
         assert not keys or meant is None or any(key.startswith(meant) for key in keys), (name, keys, meant)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("--weight-decay", f"{OPTIMIZER}.weight_decay"),
+        ("--clip-grad", f"{OPTIMIZER}.clip_grad"),
+        ("--min-lr", f"{OPTIMIZER}.min_lr"),
+        ("--use-distributed-optimizer", f"{OPTIMIZER}.distributed"),
+        ("--input-key", "data.rollout.train.input_key"),
+        ("--rollout-shuffle", "data.rollout.shuffle"),
+        ("--rollout-top-p", f"{SAMPLING}.top_p"),
+        ("--sequence-parallel", "model.actor.parallel.sequence"),
+        ("--recompute-granularity", "model.actor.recompute"),
+        ("--rollout-num-gpus-per-engine", f"{ENGINE}.tensor_parallel_size"),
+        ("--calculate-per-token-loss", f"{ALGORITHM}.loss_aggregation"),
+    ],
+)
+def test_the_flags_of_the_table_are_explained_as_they_are_translated(name, key):
+    size = Flag("--tensor-model-parallel-size", (("2",),))
+    flag = Flag(name, (("1",),))
+    assert key in [outcome.key for outcome in TABLE[name](flag, Flags([flag, size]))]
+    assert explain(name).startswith(f"{name} is {key} here.")
+
+
+def test_a_flag_of_evaluation_is_explained_with_the_place_of_a_set():
+    assert explain("--eval-top-p").startswith("--eval-top-p is data.rollout.validation.<name>.sampling.top_p here.")
