@@ -162,6 +162,11 @@ def test_evaluation_sets_follow_the_rollouts_where_they_say_nothing(translated):
         ("--kl-coef 0.1", "switched off in their PPO"),
         ("--num-layers 36", "read from the config.json of hf_checkpoint"),
         ("--wandb-key secret", "MLflow and the run folder keep the record"),
+        ("--lr-decay-iters 50 --lr-decay-style constant", "no effect with --lr-decay-style constant"),
+        (
+            "--num-steps-per-rollout 2 --global-batch-size 64 --rollout-batch-size 16 --n-samples-per-prompt 8",
+            "--global-batch-size says it",
+        ),
         ("--num-steps-per-rollout 1", "model.global_batch_size: null"),
         ("--gamma 0.9 --gamma 0.99", "given again later"),
         ("--wandb-group a --tb-experiment-name b", "tracking.mlflow.run_name comes from --wandb-group a"),
@@ -202,6 +207,14 @@ def test_what_is_left_out_says_why(translated, flags, reason):
             "--seed '$(date +%s)': its value is known to bash only: $(date +%s); set it by hand",
         ),
         ("--gamma", "--gamma: wanted one value, got none; set it by hand"),
+        (
+            "--lr-decay-iters 50 --lr-decay-style linear",
+            "--lr-decay-iters 50: a decay runs over all optimizer steps of the run here",
+        ),
+        (
+            "--num-steps-per-rollout 2 --global-batch-size 128 --rollout-batch-size 16 --n-samples-per-prompt 8",
+            "--num-steps-per-rollout 2: --global-batch-size 128 of 128 samples says another number of steps;",
+        ),
         ("--gamma 1 2", "--gamma 1 2: wanted one value, got 2 values; set it by hand"),
         ("--optimizer sgd", "--optimizer sgd: Adam is the only optimizer"),
         ("--hidden-dropout 0.1", "--hidden-dropout 0.1: models have no dropout here"),
@@ -233,6 +246,16 @@ def test_no_value_of_any_flag_breaks_a_translation(translated, values):
         )
         assert len(translation.settings) > 7
         assert parse_yaml(write_document(translation, "run.sh"))["data"]
+
+
+def test_steps_stand_in_for_a_batch_size_that_only_bash_knows(translated):
+    translation = translated(
+        "--global-batch-size $((16*4)) --num-steps-per-rollout 2 --rollout-batch-size 16 --n-samples-per-prompt 8"
+    )
+    assert settings(translation)["model.global_batch_size"] == 64
+    assert translation.left_out == []
+    (remark,) = translation.not_translated
+    assert remark.flag == "--global-batch-size $((16*4))"
 
 
 def test_secrets_stay_in_the_script(translated):
