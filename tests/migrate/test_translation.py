@@ -7,7 +7,7 @@ from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
 from relax_lightning.migrate.flags import TABLE
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag
 from relax_lightning.migrate.rules import CannotTranslate, Flags, Setting
 
 ALGORITHM, OPTIMIZER = "model.algorithm", "model.actor.optimizer"
