@@ -8,25 +8,19 @@ from dataclasses import dataclass
 from relax_lightning.migrate.shell_text import Text, Variable, shown
 
 _SECRET = re.compile(r"wandb-key|api-key|token$|secret|password|notify-urls")
-_NAME_OF_FLAGS = re.compile(r"ARGS?(_|$)|FLAGS|OPTS|OPTIONS|EXTRA", re.I)
+_NAME_OF_FLAGS = re.compile(r"(ARGS|FLAGS|OPTS|OPTIONS)$", re.I)
+_OF_SWITCHES = ("--use-", "--no-", "--disable-", "--overlap-")
 _SWITCHES = frozenset(
     """
-    --normalize-advantages --use-rollout-logprobs --calculate-per-token-loss --use-kl-loss --use-tis
-    --critic-train-only --disable-rewards-normalization --disable-grpo-std-normalization --use-unbiased-kl
-    --use-opsm --reset-optimizer-states --get-mismatch-metrics --optimizer-cpu-offload
-    --use-distributed-optimizer --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer
-    --use-torch-optimizer-for-cpu-offload --use-dynamic-batch-size --balance-data --sequence-parallel
-    --recompute-activations --bf16 --fp16 --async-save --rotate-ckpt --finetune --no-load-optim --no-load-rng
-    --no-save-optim --apply-chat-template --rollout-shuffle --rollout-skip-special-tokens
-    --skip-eval-before-train --log-passrate --rollout-external --colocate --fully-async --hybrid --offload
-    --offload-train --offload-rollout --use-health-check --use-fault-tolerance --use-wandb --use-tensorboard
-    --use-clearml --use-metrics-service --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
-    --no-rope-fusion --no-masked-softmax-fusion --no-bias-swiglu-fusion --overlap-grad-reduce
-    --overlap-param-gather --cross-entropy-loss-fusion --recompute-loss-function --disable-weights-backuper
-    --no-gradient-accumulation-fusion --use-flash-attn --group-query-attention --swiglu --apply-layernorm-1p
-    --disable-bias-linear --add-qkv-bias --qk-layernorm --use-rotary-position-embeddings --use-rope-scaling
-    --untie-embeddings-and-output-weights --attention-output-gate --use-gated-attention --partial-rollout
-    --use-dynamic-global-batch-size --group-rm --moe-grouped-gemm
+    --normalize-advantages --calculate-per-token-loss --critic-train-only --reset-optimizer-states
+    --get-mismatch-metrics --optimizer-cpu-offload --balance-data --sequence-parallel
+    --recompute-activations --bf16 --fp16 --async-save --rotate-ckpt --finetune --apply-chat-template
+    --rollout-shuffle --rollout-skip-special-tokens --skip-eval-before-train --log-passrate
+    --rollout-external --colocate --fully-async --hybrid --offload --offload-train --offload-rollout
+    --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32 --cross-entropy-loss-fusion
+    --recompute-loss-function --group-query-attention --swiglu --apply-layernorm-1p --add-qkv-bias
+    --qk-layernorm --untie-embeddings-and-output-weights --attention-output-gate --partial-rollout
+    --group-rm --moe-grouped-gemm
     """.split()
 )
 _OF_MANY_VALUES = frozenset(
@@ -77,6 +71,10 @@ def _may_be_flags(word: Text) -> bool:
 def _takes(flag: Flag, word: Text) -> bool:
     """Whether a variable behind a flag is one more value of it."""
     piece = word[0]
-    if flag.name in _SWITCHES or (isinstance(piece, Variable) and _NAME_OF_FLAGS.search(piece.name)):
+    if (
+        flag.name in _SWITCHES
+        or flag.name.startswith(_OF_SWITCHES)
+        or (isinstance(piece, Variable) and _NAME_OF_FLAGS.search(piece.name))
+    ):
         return False
     return not flag.values or flag.name in _OF_MANY_VALUES or flag.name.startswith("--sglang-")

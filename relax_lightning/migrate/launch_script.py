@@ -187,7 +187,7 @@ class _Reader:
             )
         elif path not in self._sourced:
             self._sourced.add(path)
-            outer, self.scope.file = self.scope.file, path
+            outer, self.scope.file, before = self.scope.file, path, dict(self.scope.variables)
             try:
                 self.read(path)
             except ValueError as error:
@@ -195,6 +195,10 @@ class _Reader:
                     f"line {command.line}: source {shown(target)}: {error}; its flags are unknown"
                 )
             self.scope.file = outer
+            anew = [name for name, value in before.items() if self.scope.variables[name] != value]
+            if command.uncertain and anew:
+                says = f"source {shown(target)}, which sets {', '.join(anew)} anew"
+                self.notes.append(f"line {command.line}, only under a condition, was read: {says}")
 
     def _found(self, target: str | None, written: str) -> Path | None:
         """The file that `source` names: as it is, else of that name beside the script or in its `models` folder."""

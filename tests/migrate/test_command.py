@@ -94,6 +94,8 @@ def test_what_is_missing_is_said_and_strict_fails(migrate, write_script, tmp_pat
     assert problems.found == []
     assert (config.data.rollout.train.path, config.data.rollout.batch_size) == ("p.jsonl", 4)
     assert migrate(path, "--strict")[0] == 2
+    for script in ("f() { python train.py --gamma 1; }\nf\n", "python train.py --gamma 1 $MORE_ARGS\n"):
+        assert [migrate(write_script(script), *words)[0] for words in ([], ["--strict"])] == [0, 2]
 
 
 def test_command_lines(migrate, write_script, tmp_path):
@@ -121,7 +123,9 @@ def test_command_lines(migrate, write_script, tmp_path):
 
 
 def test_what_the_plan_would_refuse_is_to_be_done(migrate, write_script):
-    flags = "--hf-checkpoint /m --advantage-estimator ppo --prompt-data p --rm-type dapo --rollout-batch-size 16"
+    flags = (
+        "--hf-checkpoint /m --advantage-estimator ppo --prompt-data p --rm-type dapo --rollout-batch-size 16"
+    )
     path = write_script(f"python train.py {flags} --global-batch-size 7 --colocate --lr $LR\n")
     status, _, err = migrate(path)
     assert status == 0

@@ -7,8 +7,9 @@ from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
 from relax_lightning.migrate.flags import TABLE
-from relax_lightning.migrate.flag_words import Flag
+from relax_lightning.migrate.flag_words import Flag, read_flags
 from relax_lightning.migrate.rules import CannotTranslate, Flags, Setting
+from relax_lightning.migrate.shell_text import Variable
 
 ALGORITHM, OPTIMIZER = "model.algorithm", "model.actor.optimizer"
 ENGINE, SAMPLING = "data.rollout.engine.init_args", "data.rollout.sampling"
@@ -258,6 +259,27 @@ def test_steps_stand_in_for_a_batch_size_that_only_bash_knows(translated):
     assert remark.flag == "--global-batch-size $((16*4))"
 
 
+def test_flags_that_become_keys_without_a_value_swallow_no_variable():
+    switches = set()
+    for name, rule in TABLE.items():
+        flag = Flag(name)
+        try:
+            if any(isinstance(outcome, Setting) for outcome in rule(flag, Flags([flag]))):
+                switches.add(name)
+        except CannotTranslate:
+            continue
+    switches -= {
+        "--rollout-stop",
+        "--rollout-stop-token-ids",
+        "--actor-num-nodes",
+        "--actor-num-gpus-per-node",
+    }
+    switches -= {"--adam-beta1", "--adam-beta2"}
+    assert len(switches) > 10
+    word = (Variable("MORE"),)
+    assert {name for name in switches if read_flags([(name,), word]) != ([Flag(name)], [word])} == set()
+
+
 def test_secrets_stay_in_the_script(translated):
     translation = translated("--wandb-key abc123 --hf-token=abc123 --notify-urls 'slack://abc123'")
     remarks = [str(remark) for remark in (*translation.left_out, *translation.not_translated)]
@@ -341,4 +363,6 @@ def test_the_flags_of_the_table_are_explained_as_they_are_translated(name, key):
 
 
 def test_a_flag_of_evaluation_is_explained_with_the_place_of_a_set():
-    assert explain("--eval-top-p").startswith("--eval-top-p is data.rollout.validation.<name>.sampling.top_p here.")
+    assert explain("--eval-top-p").startswith(
+        "--eval-top-p is data.rollout.validation.<name>.sampling.top_p here."
+    )
