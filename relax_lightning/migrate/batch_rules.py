@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag
 from relax_lightning.migrate.rules import Flags, LeftOut, NotTranslated, Outcome, Setting, one_value
+from relax_lightning.migrate.shell_text import unknown_source
 
 _DYNAMIC = "--use-dynamic-batch-size"
 
@@ -15,14 +16,23 @@ def steps_per_rollout(flag: Flag, flags: Flags) -> Iterator[Outcome]:
     steps = flags.whole_number(flag.name)
     prompts = flags.whole_number("--rollout-batch-size")
     samples = flags.whole_number("--n-samples-per-prompt", otherwise=1)
-    if "--global-batch-size" in flags:
-        yield LeftOut("--global-batch-size says the same")
+    size = flags.text("--global-batch-size")
+    if size is not None and unknown_source(size) is None:
+        yield _beside_size(steps, prompts and samples and prompts * samples, flags)
     elif steps == 1:
         yield LeftOut("one optimizer step an iteration is what model.global_batch_size: null means")
     elif steps and prompts and samples:
         yield Setting("model.global_batch_size", prompts * samples // steps)
     else:
         yield NotTranslated("give model.global_batch_size: samples of the iteration / optimizer steps in it")
+
+
+def _beside_size(steps: int | None, samples: int | None, flags: Flags) -> Outcome:
+    size = flags.whole_number("--global-batch-size")
+    if steps and samples and size and samples // steps != size:
+        reason = f"{flags.by_name['--global-batch-size']} of {samples} samples says another number of steps"
+        return NotTranslated(f"{reason}; set model.global_batch_size to what is meant")
+    return LeftOut("--global-batch-size says it")
 
 
 def micro_batch_size(flag: Flag, flags: Flags) -> Iterator[Outcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag
 from relax_lightning.migrate.rules import Flags, LeftOut, Outcome, Setting, as_text, text_value
 from relax_lightning.migrate.shell_text import Text
 

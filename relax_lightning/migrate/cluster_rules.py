@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from relax_lightning.config.cluster import ROLES
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag
 from relax_lightning.migrate.rules import (
     CannotTranslate,
     Flags,

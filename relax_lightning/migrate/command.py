@@ -12,6 +12,7 @@ from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
 from relax_lightning.migrate.launch_script import read_launch_script
 from relax_lightning.migrate.translation import Translation, translate
+from relax_lightning.plan import check
 
 USAGE = """\
 usage: relax-lightning migrate SCRIPT.sh [-o CONFIG.yaml] [--strict]
@@ -42,7 +43,7 @@ def migrate(words: list[str]) -> int:
         The exit status: 0; 2 for an unreadable command line, or with `--strict` for an incomplete translation.
 
     Raises:
-        ValueError: The script cannot be read, or the output is there already.
+        ValueError: The script cannot be read, or the output is there already or cannot be written.
     """
     if "--help" in words or "-h" in words:
         print(USAGE, end="")
@@ -60,9 +61,17 @@ def migrate(words: list[str]) -> int:
     if arguments.output is None:
         print(text, end="")
     else:
-        Path(arguments.output).write_text(text, encoding="utf-8")
+        _write(Path(arguments.output), text)
     _report(translation, text)
     return 2 if arguments.strict and translation.not_translated else 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        change = f"{error.strerror}; change the path"
+        raise ValueError(f"-o: {fault('a file that can be written', str(path), change)}") from None
 
 
 def _parsed(words: list[str]) -> Arguments | None:
@@ -84,9 +93,17 @@ def _report(translation: Translation, text: str) -> None:
     for difference in translation.differences:
         print(f"relax-lightning: warning: {difference}", file=sys.stderr)
     _print_list("not translated", [str(remark) for remark in translation.not_translated])
+    _print_list("to be done", _to_be_done(text))
+
+
+def _to_be_done(text: str) -> list[str]:
+    """What is wrong with the configuration as far as it can be told without its files and its environment."""
+    config, faults = read_tree(parse_yaml(text), keep_missing_variables=True)
+    errors = [p for p in check(config, check_files=False, subcommand="plan") if p.severity == "error"]
+    # A finding that rests on a faulty key says nothing: the key has its default there.
+    sound = [p for p in errors if not any(faults.concern(key) for key in (p.key, *p.involves))]
     # A number that only the environment knows cannot be checked before a run.
-    _, problems = read_tree(parse_yaml(text), keep_missing_variables=True)
-    _print_list("to be done", [line for line in problems.lines() if "'${" not in line])
+    return [line for line in (*faults.lines(), *map(str, sound)) if "'${" not in line]
 
 
 def _print_list(title: str, lines: list[str]) -> None:

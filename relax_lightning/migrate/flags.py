@@ -24,7 +24,7 @@ from relax_lightning.migrate.data_rules import (
     reward,
     sglang,
 )
-from relax_lightning.migrate.optimizer_rules import betas, cpu_offload
+from relax_lightning.migrate.optimizer_rules import betas, cpu_offload, decay_iters
 from relax_lightning.migrate.rules import (
     Rule,
     all_values,
@@ -119,7 +119,7 @@ TABLE: dict[str, Rule] = {
     "--lr-decay-style": to(
         f"{_OPTIMIZER}.decay", read=one_of({"constant": "constant", "linear": "linear", "cosine": "cosine"})
     ),
-    "--lr-decay-iters": left_out("a decay runs over all optimizer steps of the run"),
+    "--lr-decay-iters": decay_iters,
     "--lr-warmup-iters": to("callbacks.lr_warmup.actor.num_iters"),
     "--lr-warmup-fraction": not_translated("give callbacks.lr_warmup.actor.num_iters, in optimizer steps"),
     "--lr-warmup-init": not_translated("a warm-up begins at lr / num_iters"),

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relax_lightning.config.faults import fault
+from relax_lightning.migrate.flag_words import Flag, is_flag, read_flags
 from relax_lightning.migrate.shell_expansion import Scope, expand, expand_one
-from relax_lightning.migrate.shell_text import Text, Unknown, literal, shown, variable_names
+from relax_lightning.migrate.shell_text import Text, Unknown, Variable, literal, shown, variable_names
 from relax_lightning.migrate.shell_words import Command, read_commands
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One flag of the launch command with its values."""
-
-    name: str
-    values: tuple[Text, ...] = ()
-
-    def __str__(self) -> str:
-        if self.values and _SECRET.search(self.name):
-            return f"{self.name} ***"
-        values = [shown(value) for value in self.values]
-        return " ".join([self.name, *(v if v and not re.search(r"\s", v) else f"'{v}'" for v in values)])
 
 
 @dataclass
@@ -47,19 +35,33 @@ def read_launch_script(path: Path) -> LaunchScript:
     reader = _Reader(Scope(path))
     reader.read(path)
     words = reader.launch_words()
-    if not any(_is_flag(word) for word in words):
+    if not any(is_flag(word) for word in words):
         change = "give the script that starts training"
         raise ValueError(
             fault("a launch script with flags such as --hf-checkpoint", f"none in {path}", change)
         )
-    flags = _flags(words)
-    return LaunchScript(flags, list(dict.fromkeys([*reader.notes, *reader.notes_on(flags)])))
+    flags, strays = read_flags(words)
+    return LaunchScript(flags, list(dict.fromkeys([*reader.notes, *reader.notes_on(flags, strays)])))
 
 
-_SECRET = re.compile(r"wandb-key|api-key|token$|secret|password|notify-urls")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+)?=(?P<value>.*)", re.S)
 _OWN_ARGUMENTS: tuple[Text, ...] = ((Unknown("${@}"),), (Unknown("${*}"),))
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
+
+
+@dataclass
+class _Launch:
+    """A Python program that is started, with what was looked up for its words."""
+
+    call: Command
+    program: str
+    words: list[Text]
+    unset_arrays: list[str]
+    looked_up: set[str]
+
+    @property
+    def size(self) -> int:
+        return sum(map(is_flag, self.words))
 
 
 class _Reader:
@@ -69,6 +71,7 @@ class _Reader:
         self._calls: list[Command] = []
         self._sourced: set[Path] = set()
         self._conditional: dict[str, int] = {}
+        self._overridden: dict[str, str] = {}
 
     def read(self, path: Path) -> None:
         """Take the assignments of a file, and remember its commands.
@@ -89,34 +92,47 @@ class _Reader:
             self._take(command)
 
     def launch_words(self) -> list[Text]:
-        """The words behind the program of the command with most flags; where none is found, all arrays of flags."""
-        before, missing, words = self.scope.unset_arrays, list[str](), list[Text]()
-        for call in self._calls:
-            self.scope.unset_arrays = []
-            found = _behind_program(self._expanded(call))
-            if sum(map(_is_flag, found)) > sum(map(_is_flag, words)):
-                words, missing = found, self.scope.unset_arrays
-        self.scope.unset_arrays = [*before, *missing]
-        if words:
-            kept = [word for word in words if word not in _OWN_ARGUMENTS]
-            if len(kept) < len(words):
-                self.notes.append("the script hands its own arguments on: give them to fit, as keys")
-            return kept
-        arrays = [value for value in self.scope.variables.values() if isinstance(value, list)]
-        return [text for value in arrays for text in value]
+        """The words behind the program that starts training; where none is found, all arrays of flags."""
+        launches = [launch for launch in map(self._launch, self._calls) if launch.size]
+        if not launches:
+            arrays = [value for value in self.scope.variables.values() if isinstance(value, list)]
+            return [text for value in arrays for text in value]
+        chosen = _chosen(launches)
+        self.scope.unset_arrays += chosen.unset_arrays
+        self.scope.looked_up |= chosen.looked_up
+        self.notes += _notes_on_launches(chosen, launches)
+        kept = [word for word in chosen.words if word not in _OWN_ARGUMENTS]
+        if len(kept) < len(chosen.words):
+            self.notes.append("the script hands its own arguments on: give them to fit, as keys")
+        return kept
 
-    def notes_on(self, flags: list[Flag]) -> list[str]:
-        """Notes on variables of these flags that are not what they seem."""
+    def notes_on(self, flags: list[Flag], strays: list[Text]) -> list[str]:
+        """Notes on variables that are not what they seem: those of these flags, and those that stand for flags."""
         names = {name for flag in flags for value in flag.values for name in variable_names(value)}
-        notes = [
-            f"{name} is not set in the script: its flags are unknown" for name in self.scope.unset_arrays
+        missing = [*self.scope.unset_arrays, *(w[0].name for w in strays if isinstance(w[0], Variable))]
+        notes = [f"{name} is not set in the script: its flags are unknown" for name in missing]
+        notes += [
+            f"{shown(word)} is known to bash only: its flags are unknown"
+            for word in strays
+            if isinstance(word[0], Unknown)
         ]
-        for name in sorted(names & self._conditional.keys()):
+        for name in sorted((names | set(missing)) & self._conditional.keys()):
             line = self._conditional[name]
             notes.append(
                 f"line {line} sets {name} only under a condition: here it comes from the environment"
             )
+        for name in sorted(self.scope.looked_up & self._overridden.keys()):
+            notes.append(f"{self._overridden[name]}, only under a condition, was left out")
         return notes
+
+    def _launch(self, call: Command) -> _Launch:
+        scope = self.scope
+        before = scope.unset_arrays, scope.looked_up
+        scope.unset_arrays, scope.looked_up = [], set()
+        program, words = _behind_program(self._expanded(call))
+        launch = _Launch(call, program, words, scope.unset_arrays, scope.looked_up)
+        scope.unset_arrays, scope.looked_up = before
+        return launch
 
     def _take(self, command: Command) -> None:
         words, first = command.words, 0
@@ -155,8 +171,10 @@ class _Reader:
     def _note_condition(self, name: str, value: Text | list[Text], command: Command) -> None:
         if not isinstance(value, list):
             self._conditional.setdefault(name, command.line)
+            if name in self.scope.variables and self.scope.variables[name] != value:
+                self._overridden[name] = f"line {command.line}: {name}={shown(value)}"
         elif value:
-            flags = " ".join(map(str, _flags(value)))
+            flags = " ".join(map(str, read_flags(value)[0]))
             self.notes.append(f"line {command.line}, only under a condition, was left out: {name} {flags}")
 
     def _source(self, words: list[str], command: Command) -> None:
@@ -169,7 +187,7 @@ class _Reader:
             )
         elif path not in self._sourced:
             self._sourced.add(path)
-            outer, self.scope.file = self.scope.file, path
+            outer, self.scope.file, before = self.scope.file, path, dict(self.scope.variables)
             try:
                 self.read(path)
             except ValueError as error:
@@ -177,6 +195,10 @@ class _Reader:
                     f"line {command.line}: source {shown(target)}: {error}; its flags are unknown"
                 )
             self.scope.file = outer
+            anew = [name for name, value in before.items() if self.scope.variables[name] != value]
+            if command.uncertain and anew:
+                says = f"source {shown(target)}, which sets {', '.join(anew)} anew"
+                self.notes.append(f"line {command.line}, only under a condition, was read: {says}")
 
     def _found(self, target: str | None, written: str) -> Path | None:
         """The file that `source` names: as it is, else of that name beside the script or in its `models` folder."""
@@ -189,29 +211,33 @@ class _Reader:
         return [text for word in command.words for text in expand(word, self.scope)]
 
 
-def _behind_program(words: list[Text]) -> list[Text]:
-    """The words behind `train.py` or `-m module` of a Python program; none where it is no Python program."""
+def _chosen(launches: list[_Launch]) -> _Launch:
+    """Of those with at least half of the most flags the first that surely runs, and of these the one with most."""
+    most = max(launch.size for launch in launches)
+    return max(
+        (launch for launch in launches if launch.size * 2 >= most),
+        key=lambda launch: (not launch.call.uncertain, launch.size),
+    )
+
+
+def _notes_on_launches(chosen: _Launch, launches: list[_Launch]) -> Iterator[str]:
+    if chosen.call.uncertain:
+        where = "only under a condition or in a function"
+        yield f"line {chosen.call.line} starts training {where}: its flags were read"
+    known = {str(flag) for flag in read_flags(chosen.words)[0]}
+    for other in launches:
+        if other is not chosen and (other.program == chosen.program or other.size * 2 >= chosen.size):
+            rest = [str(flag) for flag in read_flags(other.words)[0] if str(flag) not in known]
+            says = f": {' '.join(rest)}" if rest else ""
+            yield f"line {other.call.line}, one more launch of {other.program}, was left out{says}"
+
+
+def _behind_program(words: list[Text]) -> tuple[str, list[Text]]:
+    """`train.py` or the module of a Python program, and the words behind; nothing where it is no Python program."""
     has_python = False
     for number, word in enumerate(literal(word) or "" for word in words):
         has_python = has_python or re.search(r"(^|/)(python[\d.]*|torchrun)$", word) is not None
         if has_python and (word.endswith(".py") or word == "-m"):
-            return words[number + (2 if word == "-m" else 1) :]
-    return []
-
-
-def _is_flag(word: Text) -> bool:
-    return bool(word) and isinstance(word[0], str) and word[0].startswith("--") and word != ("--",)
-
-
-def _flags(words: list[Text]) -> list[Flag]:
-    flags: list[Flag] = []
-    for word in words:
-        if _is_flag(word):
-            first = word[0]
-            assert isinstance(first, str)
-            name, equals, rest = first.partition("=")
-            value = ((rest,) if rest else ()) + word[1:]
-            flags.append(Flag(name, (value,) if equals else ()))
-        elif flags:
-            flags[-1] = Flag(flags[-1].name, (*flags[-1].values, word))
-    return flags
+            behind = words[number + (word == "-m") :]
+            return (shown(behind[0]), behind[1:]) if behind else ("", [])
+    return "", []

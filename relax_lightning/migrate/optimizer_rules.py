@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relax_lightning.migrate.launch_script import Flag
-from relax_lightning.migrate.rules import Flags, LeftOut, Outcome, Setting, scalar
+from relax_lightning.migrate.flag_words import Flag
+from relax_lightning.migrate.rules import Flags, LeftOut, NotTranslated, Outcome, Setting, scalar
 
 
 def betas(flag: Flag, flags: Flags) -> Iterator[Outcome]:
@@ -14,6 +14,14 @@ def betas(flag: Flag, flags: Flags) -> Iterator[Outcome]:
     both = " ".join(str(flags.by_name[name]) for name in ("--adam-beta1", "--adam-beta2") if name in flags)
     if flag.name == "--adam-beta1" or "--adam-beta1" not in flags:
         yield Setting("model.actor.optimizer.betas", [scalar(text) for text in pair], both)
+
+
+def decay_iters(flag: Flag, flags: Flags) -> Iterator[Outcome]:
+    """How long the learning rate falls, unless it is constant; the reference's default is a linear decay."""
+    if flags.known("--lr-decay-style") == "constant":
+        yield LeftOut("no effect with --lr-decay-style constant")
+    else:
+        yield NotTranslated("a decay runs over all optimizer steps of the run here")
 
 
 def cpu_offload(flag: Flag, flags: Flags) -> Iterator[Outcome]:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from relax_lightning.config.yaml_text import parse_yaml
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag
 from relax_lightning.migrate.shell_text import Text, interpolation, literal, unknown_source
 
 

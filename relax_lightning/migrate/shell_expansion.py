@@ -20,6 +20,8 @@ class Scope:
     variables: dict[str, Text | list[Text]] = field(default_factory=dict)
     unset_arrays: list[str] = field(default_factory=list)
     """Arrays that were asked for and are not there."""
+    looked_up: set[str] = field(default_factory=set)
+    """Variables that were asked for."""
 
 
 def expand(word: str, scope: Scope) -> list[Text]:
@@ -160,6 +162,7 @@ def _looked_up(name: str, index: str | None, scope: Scope) -> list[Text] | None:
     """The texts that a variable, an element or a whole array stands for; None where it is not set."""
     if name == "BASH_SOURCE":
         return [(str(scope.file),)]
+    scope.looked_up.add(name)
     value = scope.variables.get(name)
     if not isinstance(value, list):
         return None if value is None else [value]

@@ -14,6 +14,8 @@ class Command:
     line: int
     conditional: bool
     """Inside an `if`, a loop, a `case`, a function, or behind `&&` or `||`."""
+    uncertain: bool = False
+    """The same, but behind `&&` or `||` only where a test or `||` stands there: not behind `cd x &&`."""
     words: list[str] = field(default_factory=list)
     arrays: dict[int, list[str]] = field(default_factory=dict)
     """By position in `words`: what stands in the parentheses of `NAME=(...)`, of which the word is `NAME=`."""
@@ -49,7 +51,7 @@ _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 
 
 def _commands(tokens: list[Token]) -> Iterator[Command]:
-    depth, chained, at = 0, False, 0
+    depth, chained, doubtful, at = 0, False, False, 0
     command: Command | None = None
     while at < len(tokens):
         token = tokens[at]
@@ -58,7 +60,7 @@ def _commands(tokens: list[Token]) -> Iterator[Command]:
             depth = max(0, depth + (token.text in _OPENING) - (token.text in _CLOSING))
             command = None
         elif token.is_word:
-            command = command or Command(token.line, depth > 0 or chained)
+            command = command or Command(token.line, depth > 0 or chained, depth > 0 or doubtful)
             command.words.append(token.text)
         elif token.text[0] in "<>" or token.text.startswith("&>"):
             at += 1  # the file of a redirection
@@ -67,7 +69,10 @@ def _commands(tokens: list[Token]) -> Iterator[Command]:
         elif command is not None or token.text != "\n":
             if command is not None:
                 yield command
-            command, chained = None, token.text in ("&&", "||")
+            chained = token.text in ("&&", "||")
+            tests = command is not None and command.words[0] in ("[", "[[", "test")
+            doubtful = token.text == "||" or (token.text == "&&" and (doubtful or tests))
+            command = None
     if command is not None:
         yield command
 

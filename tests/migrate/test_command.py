@@ -72,7 +72,8 @@ def test_every_key_has_its_flag_beside_it(migrate):
 
 def test_what_is_missing_is_said_and_strict_fails(migrate, write_script, tmp_path, monkeypatch):
     path = write_script(
-        "python train.py --advantage-estimator ppo --prompt-data $P --rollout-batch-size $N --frobnicate 1 --gamma 2"
+        "python train.py --hf-checkpoint /m --lr 1e-6 --prompt-data $P --rollout-batch-size $N --frobnicate 1 --gamma 2"
+        " --advantage-estimator ppo --num-rollout 3"
     )
     made = tmp_path / "made.yaml"
     status, _, err = migrate(path, "-o", made)
@@ -93,6 +94,8 @@ def test_what_is_missing_is_said_and_strict_fails(migrate, write_script, tmp_pat
     assert problems.found == []
     assert (config.data.rollout.train.path, config.data.rollout.batch_size) == ("p.jsonl", 4)
     assert migrate(path, "--strict")[0] == 2
+    for script in ("f() { python train.py --gamma 1; }\nf\n", "python train.py --gamma 1 $MORE_ARGS\n"):
+        assert [migrate(write_script(script), *words)[0] for words in ([], ["--strict"])] == [0, 2]
 
 
 def test_command_lines(migrate, write_script, tmp_path):
@@ -112,6 +115,23 @@ def test_command_lines(migrate, write_script, tmp_path):
     status, _, err = migrate(SCRIPT, "-o", there)
     assert (status, there.read_text()) == (1, "")
     assert err == [f"relax-lightning: -o: wanted a new file, got '{there}'; remove it or give another name"]
+    for folder, reason in ((tmp_path / "none", "No such file or directory"), (there, "Not a directory")):
+        status, out, err = migrate(SCRIPT, "-o", folder / "x.yaml")
+        assert (status, out) == (1, "")
+        wanted = f"-o: wanted a file that can be written, got '{folder}/x.yaml'; {reason}; change the path"
+        assert err == [f"relax-lightning: {wanted}"]
+
+
+def test_what_the_plan_would_refuse_is_to_be_done(migrate, write_script):
+    flags = (
+        "--hf-checkpoint /m --advantage-estimator ppo --prompt-data p --rm-type dapo --rollout-batch-size 16"
+    )
+    path = write_script(f"python train.py {flags} --global-batch-size 7 --colocate --lr $LR\n")
+    status, _, err = migrate(path)
+    assert status == 0
+    todo = err[next(n for n, line in enumerate(err) if "to be done" in line) :]
+    assert any(line.startswith("  - model.global_batch_size: wanted ") for line in todo), todo
+    assert not any("not available" in line or "/m" in line for line in todo), todo
 
 
 def test_nothing_of_the_script_is_run_and_nothing_heavy_is_imported(write_script, tmp_path):

@@ -101,6 +101,94 @@ def test_ways_to_launch(write_script, command):
     assert [str(flag) for flag in read_launch_script(write_script(command)).flags] == ["--a 1", "--b"]
 
 
+A, B = "--hf-checkpoint /m --lr 1 --gamma 0.9", "--hf-checkpoint /m --lr 1 --gamma 0.5"
+IN_DOUBT = "starts training only under a condition or in a function: its flags were read"
+
+
+@pytest.mark.parametrize(
+    ("script", "gamma", "notes"),
+    [
+        (
+            f"if [ $1 ]; then\n python train.py {A} --lambd 1\nelse\n python train.py {B}\nfi\n",
+            "0.9",
+            [f"line 2 {IN_DOUBT}", "line 4, one more launch of train.py, was left out: --gamma 0.5"],
+        ),
+        (
+            f"case $1 in\na) python train.py {A} ;;\n*) python -m pkg.train {B} ;;\nesac\n",
+            "0.9",
+            [f"line 2 {IN_DOUBT}", "line 3, one more launch of pkg.train, was left out: --gamma 0.5"],
+        ),
+        (f"launch() {{ python train.py {A}; }}\nlaunch\n", "0.9", [f"line 1 {IN_DOUBT}"]),
+        (f"[ -n $X ] && cd x && python train.py {A}\n", "0.9", [f"line 1 {IN_DOUBT}"]),
+        (f"cd x || exit 1\ncd x && python train.py {A}\n", "0.9", []),
+        (
+            f"python train.py {A}\npython train.py {B}\n",
+            "0.9",
+            ["line 2, one more launch of train.py, was left out: --gamma 0.5"],
+        ),
+        (
+            f"if [ $1 ]; then\n python train.py {A} --lambd 1\nfi\npython train.py {B}\n",
+            "0.5",
+            ["line 2, one more launch of train.py, was left out: --gamma 0.9 --lambd 1"],
+        ),
+        (f"python prepare.py --lr 1\nif x; then python train.py {A}; fi\n", "0.9", [f"line 2 {IN_DOUBT}"]),
+        (
+            f'ARGS="{A}"\nif [ $1 ]; then\n ARGS="$ARGS --lambd 1"\n OTHER=1\nfi\npython train.py $ARGS\n',
+            "0.9",
+            [f"line 3: ARGS={A} --lambd 1, only under a condition, was left out"],
+        ),
+    ],
+)
+def test_launches_and_flags_that_may_not_hold_are_named(write_script, script, gamma, notes):
+    script = read_launch_script(write_script(script))
+    (found,) = [flag for flag in script.flags if flag.name == "--gamma"]
+    assert (str(found), script.notes) == (f"--gamma {gamma}", notes)
+
+
+def test_a_model_file_that_only_one_branch_sources_is_named(write_script):
+    write_script("M=(--lr 1)\n", "a.sh")
+    write_script("M=(--lr 2)\n", "b.sh")
+    branches = "if [ $1 ]; then\nsource a.sh\nelse\nsource b.sh\nfi\n"
+    script = read_launch_script(write_script(f"{branches}python train.py ${{M[@]}}\n"))
+    assert [str(flag) for flag in script.flags] == ["--lr 2"]
+    assert script.notes == ["line 4, only under a condition, was read: source b.sh, which sets M anew"]
+
+
+UNSET = "EXTRA_ARGS is not set in the script: its flags are unknown"
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "note"),
+    [
+        ("python train.py $EXTRA_ARGS --gamma 0.9", ["--gamma 0.9"], UNSET),
+        ("python train.py --gamma 0.9 $EXTRA_ARGS --lambd 1", ["--gamma 0.9", "--lambd 1"], UNSET),
+        ("python train.py --gamma 0.9 ${EXTRA_ARGS:-}", ["--gamma 0.9"], UNSET),
+        ("python train.py --normalize-advantages $EXTRA_ARGS", ["--normalize-advantages"], UNSET),
+        ("python train.py --sglang-enable-metrics $EXTRA_ARGS", ["--sglang-enable-metrics"], UNSET),
+        (
+            "python train.py --use-kl-loss $MORE",
+            ["--use-kl-loss"],
+            "MORE is not set in the script: its flags are unknown",
+        ),
+        (
+            "ARGS=$(cat args.txt)\npython train.py --gamma 0.9 $ARGS",
+            ["--gamma 0.9"],
+            "$(cat args.txt) is known to bash only: its flags are unknown",
+        ),
+        (
+            "read -r -d '' ARGS <<'X'\n--lr 1\nX\npython train.py $ARGS --gamma $GAMMA",
+            ["--gamma ${GAMMA}"],
+            "ARGS is not set in the script: its flags are unknown",
+        ),
+        ("python train.py --rollout-stop-token-ids 1 $TWO --eval-prompt-data a $PATH", None, None),
+    ],
+)
+def test_a_variable_that_is_no_value_stands_for_unknown_flags(write_script, script, flags, note):
+    read = read_launch_script(write_script(script + "\n"))
+    assert flags is None or [str(flag) for flag in read.flags] == flags
+    assert read.notes == ([] if note is None else [note])
+
+
 def test_arguments_that_the_script_hands_on_are_no_values(write_script):
     script = read_launch_script(write_script('python train.py --a 1 "$@"\n'))
     assert [str(flag) for flag in script.flags] == ["--a 1"]

@@ -2,12 +2,14 @@
 
 import pytest
 
+from relax_lightning.config.explain import explain
 from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
 from relax_lightning.migrate.flags import TABLE
-from relax_lightning.migrate.launch_script import Flag
+from relax_lightning.migrate.flag_words import Flag, read_flags
 from relax_lightning.migrate.rules import CannotTranslate, Flags, Setting
+from relax_lightning.migrate.shell_text import Variable
 
 ALGORITHM, OPTIMIZER = "model.algorithm", "model.actor.optimizer"
 ENGINE, SAMPLING = "data.rollout.engine.init_args", "data.rollout.sampling"
@@ -161,6 +163,11 @@ def test_evaluation_sets_follow_the_rollouts_where_they_say_nothing(translated):
         ("--kl-coef 0.1", "switched off in their PPO"),
         ("--num-layers 36", "read from the config.json of hf_checkpoint"),
         ("--wandb-key secret", "MLflow and the run folder keep the record"),
+        ("--lr-decay-iters 50 --lr-decay-style constant", "no effect with --lr-decay-style constant"),
+        (
+            "--num-steps-per-rollout 2 --global-batch-size 64 --rollout-batch-size 16 --n-samples-per-prompt 8",
+            "--global-batch-size says it",
+        ),
         ("--num-steps-per-rollout 1", "model.global_batch_size: null"),
         ("--gamma 0.9 --gamma 0.99", "given again later"),
         ("--wandb-group a --tb-experiment-name b", "tracking.mlflow.run_name comes from --wandb-group a"),
@@ -201,6 +208,14 @@ def test_what_is_left_out_says_why(translated, flags, reason):
             "--seed '$(date +%s)': its value is known to bash only: $(date +%s); set it by hand",
         ),
         ("--gamma", "--gamma: wanted one value, got none; set it by hand"),
+        (
+            "--lr-decay-iters 50 --lr-decay-style linear",
+            "--lr-decay-iters 50: a decay runs over all optimizer steps of the run here",
+        ),
+        (
+            "--num-steps-per-rollout 2 --global-batch-size 128 --rollout-batch-size 16 --n-samples-per-prompt 8",
+            "--num-steps-per-rollout 2: --global-batch-size 128 of 128 samples says another number of steps;",
+        ),
         ("--gamma 1 2", "--gamma 1 2: wanted one value, got 2 values; set it by hand"),
         ("--optimizer sgd", "--optimizer sgd: Adam is the only optimizer"),
         ("--hidden-dropout 0.1", "--hidden-dropout 0.1: models have no dropout here"),
@@ -232,6 +247,37 @@ def test_no_value_of_any_flag_breaks_a_translation(translated, values):
         )
         assert len(translation.settings) > 7
         assert parse_yaml(write_document(translation, "run.sh"))["data"]
+
+
+def test_steps_stand_in_for_a_batch_size_that_only_bash_knows(translated):
+    translation = translated(
+        "--global-batch-size $((16*4)) --num-steps-per-rollout 2 --rollout-batch-size 16 --n-samples-per-prompt 8"
+    )
+    assert settings(translation)["model.global_batch_size"] == 64
+    assert translation.left_out == []
+    (remark,) = translation.not_translated
+    assert remark.flag == "--global-batch-size $((16*4))"
+
+
+def test_flags_that_become_keys_without_a_value_swallow_no_variable():
+    switches = set()
+    for name, rule in TABLE.items():
+        flag = Flag(name)
+        try:
+            if any(isinstance(outcome, Setting) for outcome in rule(flag, Flags([flag]))):
+                switches.add(name)
+        except CannotTranslate:
+            continue
+    switches -= {
+        "--rollout-stop",
+        "--rollout-stop-token-ids",
+        "--actor-num-nodes",
+        "--actor-num-gpus-per-node",
+    }
+    switches -= {"--adam-beta1", "--adam-beta2"}
+    assert len(switches) > 10
+    word = (Variable("MORE"),)
+    assert {name for name in switches if read_flags([(name,), word]) != ([Flag(name)], [word])} == set()
 
 
 def test_secrets_stay_in_the_script(translated):
@@ -291,3 +337,32 @@ def test_the_table_knows_our_keys_and_agrees_with_the_names_of_other_systems():
         assert set(own) <= set(known_keys()), name
         meant = FOREIGN_NAMES.get(name.removeprefix("--").replace("-", "_"))
         assert not keys or meant is None or any(key.startswith(meant) for key in keys), (name, keys, meant)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("--weight-decay", f"{OPTIMIZER}.weight_decay"),
+        ("--clip-grad", f"{OPTIMIZER}.clip_grad"),
+        ("--min-lr", f"{OPTIMIZER}.min_lr"),
+        ("--use-distributed-optimizer", f"{OPTIMIZER}.distributed"),
+        ("--input-key", "data.rollout.train.input_key"),
+        ("--rollout-shuffle", "data.rollout.shuffle"),
+        ("--rollout-top-p", f"{SAMPLING}.top_p"),
+        ("--sequence-parallel", "model.actor.parallel.sequence"),
+        ("--recompute-granularity", "model.actor.recompute"),
+        ("--rollout-num-gpus-per-engine", f"{ENGINE}.tensor_parallel_size"),
+        ("--calculate-per-token-loss", f"{ALGORITHM}.loss_aggregation"),
+    ],
+)
+def test_the_flags_of_the_table_are_explained_as_they_are_translated(name, key):
+    size = Flag("--tensor-model-parallel-size", (("2",),))
+    flag = Flag(name, (("1",),))
+    assert key in [outcome.key for outcome in TABLE[name](flag, Flags([flag, size]))]
+    assert explain(name).startswith(f"{name} is {key} here.")
+
+
+def test_a_flag_of_evaluation_is_explained_with_the_place_of_a_set():
+    assert explain("--eval-top-p").startswith(
+        "--eval-top-p is data.rollout.validation.<name>.sampling.top_p here."
+    )
