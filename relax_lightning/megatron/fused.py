@@ -42,6 +42,10 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
+def _head_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
 def _log_probs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
@@ -51,9 +55,9 @@ def _log_probs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) 
 rotate = CompiledOnGpu(_rotate)
 """(x, cos, sin) -> x turned by its position's angles: [tokens, heads, size], [tokens, 1, size] twice."""
 
-rms_norm = CompiledOnGpu(_rms_norm)
-"""(x, weight, eps) -> x over its root mean square, times weight: [rows, size], [size]; two dimensions always, so that
-hidden states and heads share what is compiled."""
+rms_norm, head_rms_norm = CompiledOnGpu(_rms_norm), CompiledOnGpu(_head_rms_norm)
+"""(x, weight, eps) -> x over its root mean square, times weight: [tokens, 1, size], or [tokens, 1, heads, size], and
+[size]. Two, because torch compiles one function for few shapes only."""
 
 log_probs_and_entropy = CompiledOnGpu(_log_probs_and_entropy)
 """(logits, targets, temperature) -> log-probs of `targets` and the entropy, in fp32 and with gradient.

@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from relax_lightning.megatron.fused import rms_norm, rotate
+from relax_lightning.megatron.fused import head_rms_norm, rms_norm, rotate
 from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
 
 
@@ -26,7 +26,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] normalized."""
-        return rms_norm(x.reshape(-1, x.shape[-1]), self.weight, self.eps).view(x.shape)
+        norm = rms_norm if x.dim() == 3 else head_rms_norm
+        return norm(x, self.weight, self.eps)
 
 
 class CoreAttention(torch.nn.Module):

@@ -120,10 +120,10 @@ def activations(
 def _trunk(a: ArchitectureConfig, widths: Widths, batch: _Microbatch, num_layers: int) -> Activations:
     """The layers of a stage, for one micro-batch."""
     layer, residual = _layer(a, widths, batch), _residual(widths, batch)
-    saved = batch.tokens * _INDEX_BYTES + num_layers * layer
-    if batch.recompute == "full":
-        # Every layer's input, and the rotary angles, which all share.
-        saved += batch.tokens * FP32 * widths.head + num_layers * (residual - layer)
+    saved = batch.tokens * _INDEX_BYTES + num_layers * (residual if batch.recompute == "full" else layer)
+    if batch.recompute is None:
+        # Cosine and sine of the rotary angles: one for all layers, and for queries and keys.
+        saved += batch.tokens * 2 * batch.element * widths.head
     # In backward: gradients of the residual stream, of gate and of up; the layer itself where it is recomputed; and the
     # whole of what sequence parallelism gathers.
     working = residual + 2 * batch.element * widths.ffn * batch.tokens
@@ -190,8 +190,11 @@ def _attention(a: ArchitectureConfig, widths: Widths, batch: _Microbatch) -> int
     per_token = 0 if repeats and not is_view else element * widths.qkv
     if a.qk_layernorm:
         per_token += _qk_norms(widths, batch, is_view)
-    # Cosines and sines for queries and for keys; both rotated; and what attention gives.
-    per_token += element * (4 * widths.head + 2 * widths.query + widths.key)
+    # What attention gives, and both rotated. What is recomputed begins before the rotation: without a norm there,
+    # keys are still a view of the projection, and queries are one unless Megatron takes them out of their groups.
+    per_token += element * (2 * widths.query + widths.key)
+    if batch.recompute == "selective" and not a.qk_layernorm:
+        per_token -= element * (widths.key + (widths.query if widths.heads == widths.groups else 0))
     if batch.recompute == "selective":
         return per_token * tokens
     if batch.is_packed:

@@ -67,9 +67,17 @@ def _delta_net_state(a: HybridArchitecture, ranks: int, element: int) -> int:
     return state + inputs
 
 
-SAMPLING_BYTES = 20
-"""A logit's, beside the logit itself, while a token is drawn (rollout/sampling.py): log-probs in fp32, probabilities
-and their running sum in fp64."""
+_DRAWN_AT_ONCE = 2**25
+"""Probabilities that are in fp64 at a time (rollout/sampling.py: _ELEMENTS)."""
+
+
+def sampling_bytes(num_logits: int) -> int:
+    """Bytes beside the logits while a token is drawn for each row.
+
+    Log-probs and probabilities in fp32; of a part of the rows, the probabilities and their running sum in fp64
+    (rollout/sampling.py: sample_tokens, draw_tokens).
+    """
+    return 8 * num_logits + 16 * min(num_logits, _DRAWN_AT_ONCE)
 
 
 def embedded_engine(
@@ -87,7 +95,8 @@ def embedded_engine(
     """
     a, element = trunk_of(architecture), element_bytes(dtype)
     cache = kv_cache(architecture, parallel, num_sequences * max_length, dtype, num_sequences=num_sequences)
-    logits = num_sequences * Widths.of(a, parallel).vocabulary * (element + SAMPLING_BYTES)
+    num_logits = num_sequences * Widths.of(a, parallel).vocabulary
+    logits = num_logits * element + sampling_bytes(num_logits)
     # Dropping finished rows copies the cache tensor by tensor: 2 a layer (megatron/layout.py: KVCache.select).
     copied = cache // (2 * a.num_layers)
     return EngineMemory(weights=0, kv_cache=cache, working=max(logits, copied))

@@ -10,8 +10,7 @@ from relax_lightning.migrate.shell_text import Text, Variable, shown
 _SECRET = re.compile(r"wandb-key|api-key|token$|secret|password|notify-urls")
 _NAME_OF_FLAGS = re.compile(r"(ARGS|FLAGS|OPTS|OPTIONS)$", re.I)
 _OF_SWITCHES = ("--use-", "--no-", "--disable-", "--overlap-")
-_SWITCHES = frozenset(
-    """
+_SWITCHES = """
     --normalize-advantages --calculate-per-token-loss --critic-train-only --reset-optimizer-states
     --get-mismatch-metrics --optimizer-cpu-offload --balance-data --sequence-parallel
     --recompute-activations --bf16 --fp16 --async-save --rotate-ckpt --finetune --apply-chat-template
@@ -21,11 +20,8 @@ _SWITCHES = frozenset(
     --recompute-loss-function --group-query-attention --swiglu --apply-layernorm-1p --add-qkv-bias
     --qk-layernorm --untie-embeddings-and-output-weights --attention-output-gate --partial-rollout
     --group-rm --moe-grouped-gemm
-    """.split()
-)
-_OF_MANY_VALUES = frozenset(
-    "--rollout-stop --rollout-stop-token-ids --eval-prompt-data --train-env-vars --spec".split()
-)
+"""
+_OF_MANY_VALUES = "--rollout-stop --rollout-stop-token-ids --eval-prompt-data --train-env-vars --spec"
 
 
 @dataclass(frozen=True)
@@ -77,4 +73,4 @@ def _takes(flag: Flag, word: Text) -> bool:
         or (isinstance(piece, Variable) and _NAME_OF_FLAGS.search(piece.name))
     ):
         return False
-    return not flag.values or flag.name in _OF_MANY_VALUES or flag.name.startswith("--sglang-")
+    return not flag.values or flag.name in _OF_MANY_VALUES.split() or flag.name.startswith("--sglang-")

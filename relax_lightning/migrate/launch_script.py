@@ -72,6 +72,7 @@ class _Reader:
         self._sourced: set[Path] = set()
         self._conditional: dict[str, int] = {}
         self._overridden: dict[str, str] = {}
+        self._uses: dict[str, set[str]] = {}
 
     def read(self, path: Path) -> None:
         """Take the assignments of a file, and remember its commands.
@@ -96,10 +97,11 @@ class _Reader:
         launches = [launch for launch in map(self._launch, self._calls) if launch.size]
         if not launches:
             arrays = [value for value in self.scope.variables.values() if isinstance(value, list)]
+            self.scope.looked_up = {*self.scope.variables}
             return [text for value in arrays for text in value]
         chosen = _chosen(launches)
         self.scope.unset_arrays += chosen.unset_arrays
-        self.scope.looked_up |= chosen.looked_up
+        self.scope.looked_up = chosen.looked_up
         self.notes += _notes_on_launches(chosen, launches)
         kept = [word for word in chosen.words if word not in _OWN_ARGUMENTS]
         if len(kept) < len(chosen.words):
@@ -121,17 +123,24 @@ class _Reader:
             notes.append(
                 f"line {line} sets {name} only under a condition: here it comes from the environment"
             )
-        for name in sorted(self.scope.looked_up & self._overridden.keys()):
+        for name in sorted(self._used() & self._overridden.keys()):
             notes.append(f"{self._overridden[name]}, only under a condition, was left out")
         return notes
 
+    def _used(self) -> set[str]:
+        """The variables that the launch is made of."""
+        used, new = set[str](), set(self.scope.looked_up)
+        while new:
+            used |= new
+            new = {inner for name in new for inner in self._uses.get(name, ())} - used
+        return used
+
     def _launch(self, call: Command) -> _Launch:
         scope = self.scope
-        before = scope.unset_arrays, scope.looked_up
-        scope.unset_arrays, scope.looked_up = [], set()
+        before, scope.unset_arrays, scope.looked_up = scope.unset_arrays, [], set()
         program, words = _behind_program(self._expanded(call))
         launch = _Launch(call, program, words, scope.unset_arrays, scope.looked_up)
-        scope.unset_arrays, scope.looked_up = before
+        scope.unset_arrays = before
         return launch
 
     def _take(self, command: Command) -> None:
@@ -152,6 +161,7 @@ class _Reader:
 
     def _assign(self, found: re.Match[str], elements: list[str] | None, command: Command) -> None:
         name, variables = found["name"], self.scope.variables
+        self.scope.looked_up = self._uses.setdefault(name, set())
         if elements is None:
             value: Text | list[Text] = expand_one(found["value"], self.scope)
         else:

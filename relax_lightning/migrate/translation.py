@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from relax_lightning.config.names import meant
 from relax_lightning.migrate.defaults import default_settings, differences
-from relax_lightning.migrate.flags import TABLE, rule_of
 from relax_lightning.migrate.flag_words import Flag
+from relax_lightning.migrate.flags import TABLE, rule_of
 from relax_lightning.migrate.launch_script import LaunchScript
 from relax_lightning.migrate.rules import CannotTranslate, Flags, LeftOut, NotTranslated, Outcome, Setting
 

@@ -51,21 +51,23 @@ def taken(
 
 def test_a_critic_on_a_gpu_by_hand() -> None:
     # A token and layer, in bfloat16: two norms' inputs and outputs; the projection of queries, keys and values, whose
-    # values are a view; rotated queries and keys; cosines and sines of both; what attention gives; gate and up; their
-    # product. In fp32: two norms' roots and attention's log-sum-exp.
-    layer = 2 * (4 * 64 + 256 + 128 + 64 + 4 * 32 + 128 + 3 * 160) + 4 * (2 + 4)
+    # values are a view; rotated queries and keys; what attention gives; gate and up; their product. In fp32: two
+    # norms' roots and attention's log-sum-exp.
+    layer = 2 * (4 * 64 + 256 + 128 + 64 + 128 + 3 * 160) + 4 * (2 + 4)
     # 16 bytes of indices; the final norm; 40 states in fp32 and 48 bytes each of the loss.
     rest = 100 * 16 + 100 * (2 * 64 + 4) + 40 * (4 * 64 + 48)
-    assert taken().saved == 100 * 4 * layer + rest
+    # Cosine and sine, once for all layers.
+    angles = 100 * 2 * 2 * 32
+    assert taken().saved == 100 * 4 * layer + rest + angles
     # Gradients of the residual stream, of gate and of up.
     assert taken().working == 100 * 2 * (64 + 2 * 160)
     full = taken(recompute="full")
-    # Every layer's input, and the rotary angles in fp32.
-    assert full.saved == 100 * 4 * 2 * 64 + 100 * 4 * 32 + rest
+    # Every layer's input.
+    assert full.saved == 100 * 4 * 2 * 64 + rest
     assert full.working == taken().working + 100 * layer
     assert full.peak == full.saved + full.working
-    # The flash kernel saves nothing but its log-sum-exp beyond what the core attention's own checkpoint does.
-    assert taken().saved - taken(recompute="selective").saved == 100 * 4 * 4 * 4
+    # The flash kernel saves its log-sum-exp, rotated keys and the angles beyond the core attention's own checkpoint.
+    assert taken().saved - taken(recompute="selective").saved == 100 * 4 * (4 * 4 + 2 * 64) + angles
 
 
 def test_logits_take_two_fp32_tensors_up_to_a_chunk_and_none_beyond() -> None:
@@ -99,8 +101,9 @@ def test_recomputing_saves_and_ranks_share() -> None:
 
 def test_the_first_stage_holds_all_micro_batches_in_flight() -> None:
     whole, two = taken(), taken(parallel=ParallelConfig(pipeline=2))
-    layer = 2 * (4 * 64 + 256 + 128 + 64 + 4 * 32 + 128 + 3 * 160) + 4 * (2 + 4)
-    assert two.saved == 2 * 100 * (2 * layer + 16)
+    layer = 2 * (4 * 64 + 256 + 128 + 64 + 128 + 3 * 160) + 4 * (2 + 4)
+    # Besides, 16 bytes of indices and the angles' cosine and sine.
+    assert two.saved == 2 * 100 * (2 * layer + 16 + 2 * 2 * 32)
     assert abs(two.saved - whole.saved) < 0.1 * whole.saved
     # With a large vocabulary the last stage takes more.
     large = replace(SMALL, vocab_size=100_000)

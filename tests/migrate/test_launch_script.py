@@ -133,9 +133,10 @@ IN_DOUBT = "starts training only under a condition or in a function: its flags w
         ),
         (f"python prepare.py --lr 1\nif x; then python train.py {A}; fi\n", "0.9", [f"line 2 {IN_DOUBT}"]),
         (
-            f'ARGS="{A}"\nif [ $1 ]; then\n ARGS="$ARGS --lambd 1"\n OTHER=1\nfi\npython train.py $ARGS\n',
+            f'NVLINK=0\nARGS="{A}"\nif [ $1 ]; then\n ARGS="$ARGS --lambd 1"\n NVLINK=1\nfi\n'
+            "ENV=$NVLINK\nALL=($ARGS)\npython train.py ${ALL[@]}\n",
             "0.9",
-            [f"line 3: ARGS={A} --lambd 1, only under a condition, was left out"],
+            [f"line 4: ARGS={A} --lambd 1, only under a condition, was left out"],
         ),
     ],
 )

@@ -6,8 +6,8 @@ from relax_lightning.config.explain import explain
 from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.document import write_document
-from relax_lightning.migrate.flags import TABLE
 from relax_lightning.migrate.flag_words import Flag, read_flags
+from relax_lightning.migrate.flags import TABLE
 from relax_lightning.migrate.rules import CannotTranslate, Flags, Setting
 from relax_lightning.migrate.shell_text import Variable
 
@@ -358,7 +358,8 @@ def test_the_table_knows_our_keys_and_agrees_with_the_names_of_other_systems():
 def test_the_flags_of_the_table_are_explained_as_they_are_translated(name, key):
     size = Flag("--tensor-model-parallel-size", (("2",),))
     flag = Flag(name, (("1",),))
-    assert key in [outcome.key for outcome in TABLE[name](flag, Flags([flag, size]))]
+    outcomes = TABLE[name](flag, Flags([flag, size]))
+    assert key in [outcome.key for outcome in outcomes if isinstance(outcome, Setting)]
     assert explain(name).startswith(f"{name} is {key} here.")
 
 
