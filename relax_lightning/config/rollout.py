@@ -73,7 +73,7 @@ class PromptsConfig:
             got = "neither" if self.path is None else "both"
             message = f"wanted one of path and class_path, got {got}; give exactly one of the two"
             return [Fault("path", message, ("class_path",))]
-        return _args_without_class(self)
+        return [*_no_import_path(self.class_path), *_args_without_class(self)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RewardConfig:
 
     def _source(self) -> list[Fault]:
         if (self.name is None) != (self.class_path is None):
-            return []
+            return _no_import_path(self.class_path)
         got = "neither" if self.name is None else "both"
         message = f"wanted one of name and class_path, got {got}; give exactly one of the two"
         return [Fault("name", message, ("class_path",))]
@@ -176,3 +176,10 @@ def _args_without_class(config: PromptsConfig) -> list[Fault]:
         return []
     message = fault("nothing without class_path", config.init_args, "give class_path or leave it out")
     return [Fault("init_args", message, ("class_path",))]
+
+
+def _no_import_path(class_path: str | None) -> list[Fault]:
+    if not isinstance(class_path, str) or "." in class_path.strip("."):
+        return []
+    message = fault("an import path, module.Name", class_path, "for example my_rewards.Mine")
+    return [Fault("class_path", message)]

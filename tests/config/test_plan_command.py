@@ -127,6 +127,16 @@ def test_arguments_of_the_engines_are_checked_before_any_use(plan):
     assert [p["key"] for p in errors] == [f"{engine}.max_batch_size"]
 
 
+def test_a_class_without_a_module(plan):
+    errors = plan("--config", DIGITS, "--data.rollout.reward.class_path", "matching_places")[1]["problems"]
+    assert [(p["key"], p["message"]) for p in errors] == [
+        (
+            "data.rollout.reward.class_path",
+            "wanted an import path, module.Name, got 'matching_places'; for example my_rewards.Mine",
+        )
+    ]
+
+
 def test_a_size_of_gpu_plans_for_a_gpu(plan):
     memory = plan("--config", DIGITS, "--no-files", "--gpu_memory_gib", "80")[1]["memory"]
     assert (memory["on_gpu"], memory["budget"]) == (True, 80 * GIB)

@@ -53,6 +53,9 @@ LESS_STRICT = {
     "data.rollout.reward",
     "data.rollout.reward.name",
     "data.rollout.engine.init_args",
+    "data.rollout.train.class_path",
+    "data.rollout.validation.<name>.class_path",
+    "data.rollout.reward.class_path",
     "trainer.fast_dev_run",
 }
 
