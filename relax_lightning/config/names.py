@@ -75,7 +75,8 @@ _BY_TARGET = {
     f"{_ROLLOUT}.sampling.temperature": "rollout_temperature",
     f"{_ROLLOUT}.train.max_prompt_tokens": "max_prompt_length max_prompt_len",
     f"{_ROLLOUT}.train.path": "prompt_data train_files data_path",
-    f"{_ROLLOUT}.validation": "val_files eval_prompt_data val_data eval_top_p",
+    f"{_ROLLOUT}.validation": "val_files eval_prompt_data val_data",
+    f"{_ROLLOUT}.validation.<name>.sampling.top_p": "eval_top_p",
     f"{_ROLLOUT}.reward": "reward_model custom_reward_function rm_type reward_fn",
     f"{_ROLLOUT}.engine.init_args.mem_fraction_static": (
         "mem_fraction_static sglang_mem_fraction_static gpu_memory_utilization"
