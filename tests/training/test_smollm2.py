@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -53,6 +56,16 @@ def metrics_by_step(folder: Path) -> dict[int, dict[str, float]]:
     return points
 
 
+@pytest.fixture
+def all_cores() -> Iterator[None]:
+    """This model is large enough for threads, unlike those of all other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("all_cores")
 def test_three_iterations_a_resume_and_an_export(smollm2: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fit(folder, smollm2, 3)
