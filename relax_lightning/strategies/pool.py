@@ -66,27 +66,23 @@ class GpuPool:
         """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
         if self.mode == "never":
             return
-        for owner, resident in self._residents.items():
-            for tag in sorted(resident.sizes()):
-                if (owner, tag) not in self._away:
-                    resident.offload(tag)
-                    self._away.add((owner, tag))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        everything = {(owner, tag) for owner, resident in self._residents.items() for tag in resident.sizes()}
+        self._send_away(everything - self._away)
 
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
-        going = {(h.owner, h.tag) for h in self.plan[phase]} - self._away
-        coming = self._uses(phase) & self._away
+        self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
+        for owner, tag in sorted(self._uses(phase) & self._away):
+            self._residents[owner].onload(tag)
+            self._away.discard((owner, tag))
+
+    def _send_away(self, going: set[tuple[str, str]]) -> None:
         for owner, tag in sorted(going):
             self._residents[owner].offload(tag)
             self._away.add((owner, tag))
         if going and torch.cuda.is_available():
             # Another process takes the room that this one's allocator would keep.
             torch.cuda.empty_cache()
-        for owner, tag in sorted(coming):
-            self._residents[owner].onload(tag)
-            self._away.discard((owner, tag))
 
     def _uses(self, phase: str) -> frozenset[tuple[str, str]]:
         return uses(phase, engine_has_weights="engine" in self._residents)
