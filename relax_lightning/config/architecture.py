@@ -21,6 +21,15 @@ MODEL_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 """transformers' class of every `model_type` that can be trained."""
 
 
+def described_model(directory: str | Path | None) -> dict[str, Any]:
+    """The `config.json` of a Hugging Face directory; empty where it cannot be read."""
+    try:
+        described = json.loads((Path(directory or "") / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return described if isinstance(described, dict) else {}
+
+
 def read_architecture(directory: str | Path) -> ArchitectureConfig:
     """The architecture of a Hugging Face model directory.
 

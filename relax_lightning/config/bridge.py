@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from pathlib import Path
 
-from relax_lightning.config.architecture import MODEL_CLASSES
+from relax_lightning.config.architecture import MODEL_CLASSES, described_model
 from relax_lightning.config.model import ModelConfig
 
 NEEDED = {
@@ -18,15 +16,6 @@ NEEDED = {
 models such as Qwen3.5, whose GatedDeltaNet layers refuse to be built without it."""
 
 
-def model_type_of(directory: str | None) -> str | None:
-    """`model_type` of a Hugging Face directory; None where it cannot be read."""
-    try:
-        described = json.loads((Path(directory or "") / "config.json").read_text(encoding="utf-8"))
-        return described.get("model_type")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
 def missing_packages() -> list[str]:
     """Packages that the megatron-bridge path needs and that are not installed; nothing is imported."""
     return [package for module, package in NEEDED.items() if not _is_installed(module)]
@@ -36,7 +25,7 @@ def chosen_bridge(config: ModelConfig) -> str:
     """`builtin` or `megatron_bridge`: what `model.bridge` says, and for `auto` what the model's type needs."""
     if config.bridge != "auto":
         return config.bridge
-    kind = model_type_of(config.actor.hf_checkpoint)
+    kind = described_model(config.actor.hf_checkpoint).get("model_type")
     return "builtin" if kind is None or kind in MODEL_CLASSES else "megatron_bridge"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from relax_lightning.config.architecture import MODEL_CLASSES
+from relax_lightning.config.architecture import MODEL_CLASSES, described_model
 from relax_lightning.config.bridge import missing_packages
 from relax_lightning.config.checkpoints import (
     MANIFEST,
@@ -48,9 +48,8 @@ def context_tokens(config: Config) -> int | None:
     if actor.architecture is not None:
         return actor.architecture.max_position_embeddings
     try:
-        described = json.loads((Path(actor.hf_checkpoint or "") / "config.json").read_text(encoding="utf-8"))
-        return int(described["max_position_embeddings"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(described_model(actor.hf_checkpoint)["max_position_embeddings"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 
