@@ -87,7 +87,8 @@ class Arguments:
     print_config: bool = False
     no_files: bool = False
     json: bool = False
-    gpu_memory_gib: float | None = None
+    gpu_memory: int | None = None
+    """Bytes, of `--gpu_memory_gib`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -228,7 +229,7 @@ def _plan(words: list[str]) -> int:
         problems,
         check_files=not arguments.no_files,
         resume=arguments.ckpt_path,
-        gpu_memory_gib=arguments.gpu_memory_gib,
+        gpu_memory=arguments.gpu_memory,
         as_json=arguments.json,
     )
 
@@ -256,13 +257,12 @@ def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
     config, faults = read(
         arguments.config_files, arguments.overrides, keep_missing_variables=arguments.no_files
     )
-    size = arguments.gpu_memory_gib
     found = check(
         config,
         check_files=not arguments.no_files,
         resume=arguments.ckpt_path,
         subcommand=command,
-        gpu_memory=None if size is None else int(size * 2**30),
+        gpu_memory=arguments.gpu_memory,
     )
     shadowing = None if arguments.no_files else shadowing_callbacks(Path.cwd())
     found += [] if shadowing is None else [shadowing]
@@ -281,19 +281,19 @@ def _take(arguments: Arguments, name: str, value: str) -> None:
     elif name == "ckpt_path":
         arguments.ckpt_path = value
     elif name == "gpu_memory_gib":
-        arguments.gpu_memory_gib = _gib(value)
+        arguments.gpu_memory = _bytes_of_gib(value)
     else:
         arguments.overrides.append(f"{name}={value}")
 
 
-def _gib(text: str) -> float:
+def _bytes_of_gib(text: str) -> int:
     try:
         size = float(text)
     except ValueError:
         size = 0.0
     if not 0 < size < float("inf"):
         raise UsageError(f"wanted the memory of one GPU in GiB after --gpu_memory_gib, got {text!r}")
-    return size
+    return int(size * 2**30)
 
 
 def _export(words: list[str]) -> int:

@@ -8,7 +8,6 @@ import sys
 from relax_lightning.config.faults import Problem
 from relax_lightning.config.loader import to_dict
 from relax_lightning.config.tree import Config
-from relax_lightning.plan.footprint import GIB
 from relax_lightning.plan.report import FORMAT, build_plan
 from relax_lightning.plan.text import print_plan
 
@@ -28,7 +27,7 @@ def report(
     *,
     check_files: bool,
     resume: str | None,
-    gpu_memory_gib: float | None,
+    gpu_memory: int | None,
     as_json: bool,
 ) -> int:
     """Print the plan and the problems.
@@ -36,7 +35,6 @@ def report(
     Returns:
         0, or 1 where some problem is an error.
     """
-    gpu_memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
     plan = build_plan(config, check_files=check_files, resume=resume, gpu_memory=gpu_memory)
     errors = [problem for problem in problems if problem.severity == "error"]
     if as_json:

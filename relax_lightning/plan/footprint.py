@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 
 from relax_lightning import memory
 from relax_lightning.config.model import ParallelConfig
@@ -271,6 +272,7 @@ def runs_on_gpu(config: Config, gpu_memory: int | None) -> bool:
     return gpu_memory is not None or count_gpus() > 0
 
 
+@cache
 def gpu_memory_here() -> int | None:
     """Bytes of the smallest GPU of this machine, as the driver says; None without one."""
     if not count_gpus():
