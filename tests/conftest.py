@@ -82,26 +82,30 @@ def _save_tiny(kind: str, directory: Path) -> None:
     model.to(torch.float32).save_pretrained(directory)
 
 
-@pytest.fixture(scope="session")
-def tiny_actor(process_group: None, tiny_model: Callable[[str], Path]) -> Any:
-    """An `Actor` with the weights of the tiny Qwen3."""
+def actor_of(directory: Path) -> Any:
+    """An `Actor` with the weights of a Hugging Face directory, in float32 on the CPU."""
     import torch
 
     from relax_lightning.config import OptimizerConfig, ParallelConfig
     from relax_lightning.config.architecture import read_architecture
     from relax_lightning.megatron.role import Actor
 
-    directory = tiny_model("qwen3")
     return Actor(
         "actor",
         read_architecture(directory),
         ParallelConfig(),
         OptimizerConfig(),
-        num_steps=1,
+        num_steps=10,
         dtype=torch.float32,
         device=torch.device("cpu"),
         weights=str(directory),
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_actor(process_group: None, tiny_model: Callable[[str], Path]) -> Any:
+    """An `Actor` with the weights of the tiny Qwen3."""
+    return actor_of(tiny_model("qwen3"))
 
 
 @pytest.fixture(scope="session")

@@ -17,23 +17,10 @@ from relax_lightning.config.architecture import hugging_face_config, read_archit
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.role import Actor, Critic
-from tests.conftest import KINDS
+from tests.conftest import KINDS, actor_of
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("process_group")
-
-
-def actor_of(directory: Path) -> Actor:
-    return Actor(
-        "actor",
-        read_architecture(directory),
-        ParallelConfig(),
-        OptimizerConfig(),
-        num_steps=10,
-        dtype=torch.float32,
-        device=CPU,
-        weights=str(directory),
-    )
 
 
 @torch.no_grad()

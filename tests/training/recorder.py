@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -107,7 +108,7 @@ def _equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-class _AtMoment(PPOCallback):
+class _AtMoment(PPOCallback, ABC):
     """Calls `act` once, when a hook is fired in an iteration."""
 
     def __init__(self, hook: str, iteration: int) -> None:
@@ -119,9 +120,9 @@ class _AtMoment(PPOCallback):
         if module.iteration == self._iteration:
             self.act(trainer, module)
 
+    @abstractmethod
     def act(self, trainer: Any, module: Any) -> None:
         """What happens."""
-        raise NotImplementedError
 
 
 class Saboteur(_AtMoment):
