@@ -1,26 +1,54 @@
-"""The advantages service, in this process: GAE once an iteration, over all samples."""
+"""The advantages side: what the roles write to the sample store, and the experience that comes back."""
 
 from __future__ import annotations
 
-import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from relax_lightning.algorithms.gae import compute_gae
-from relax_lightning.algorithms.length_adaptive import length_adaptive_lambd
-from relax_lightning.algorithms.statistics import explained_variance, whiten
-from relax_lightning.algorithms.token_rewards import token_rewards
 from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.config import AlgorithmConfig
+from relax_lightning.data.experience import AdvantagesService, LocalAdvantages
+from relax_lightning.data.store import LocalStore, SampleStore
 
 
 class AdvantagesDataModule(LightningDataModule):
-    """Turns rollouts and values into experience. It sees every sample, so whitening is over the whole rollout."""
+    """Turns rollouts and values into experience, by way of the sample store and the advantages service.
+
+    Both are in this process unless a launcher connects others. The service sees every sample, so whitening is over the
+    whole rollout.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: SampleStore = LocalStore()
+        self._service: AdvantagesService = LocalAdvantages(self._store)
+        self._partition: str | None = None
+
+    def connect(self, store: SampleStore, service: AdvantagesService) -> None:
+        """Use a store and a service that live elsewhere."""
+        self._store, self._service = store, service
+
+    def share(self, rollouts: Rollouts, iteration: int) -> None:
+        """Write what the rollout gave, into a partition of its own; the one before is cleared."""
+        if self._partition is not None:
+            self._store.clear(self._partition)
+        self._partition = f"iteration {iteration}"
+        columns = {
+            "prompt_tokens": rollouts.prompt_tokens,
+            "prompt_lengths": rollouts.prompt_lengths,
+            "response_tokens": rollouts.response_tokens,
+            "response_lengths": rollouts.response_lengths,
+            "response_mask": rollouts.response_mask,
+            "rollout_log_probs": rollouts.rollout_log_probs,
+            "rewards": rollouts.rewards,
+            "truncated": rollouts.truncated,
+        }
+        self._store.put(self._partition, range(len(rollouts)), columns)
 
     def compute(
         self, rollouts: Rollouts, values: Tensor, final_values: Tensor | None, algorithm: AlgorithmConfig
     ) -> tuple[Experience, dict[str, float]]:
-        """GAE and its statistics.
+        """GAE and its statistics, for the rollouts that were shared last.
 
         Args:
             rollouts: All samples of the iteration.
@@ -32,37 +60,11 @@ class AdvantagesDataModule(LightningDataModule):
         Returns:
             The experience, with the engine's log-probs as old ones, and the metrics of values, advantages, returns.
         """
-        mask = rollouts.response_mask
-        lambd: float | Tensor = algorithm.lambd
-        if algorithm.lambd_length_alpha is not None:
-            lambd = length_adaptive_lambd(mask, alpha=algorithm.lambd_length_alpha)
-        bootstrap = None
-        if algorithm.truncation == "bootstrap":
-            assert final_values is not None
-            bootstrap = torch.where(rollouts.truncated, final_values, 0.0)
-        advantages, returns = compute_gae(
-            token_rewards(rollouts.rewards, mask),
-            values,
-            mask,
-            gamma=algorithm.gamma,
-            lambd=lambd,
-            lambd_critic=algorithm.lambd_critic,
-            bootstrap_values=bootstrap,
-        )
-        metrics = _statistics(values, advantages, returns, mask)
-        if algorithm.normalize_advantages:
-            advantages = whiten(advantages, mask)
-        return Experience(rollouts, values, advantages, returns, rollouts.rollout_log_probs), metrics
-
-
-def _statistics(values: Tensor, advantages: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
-    if not mask.any():
-        return {}
-    kept = advantages[mask]
-    return {
-        "values/mean": float(values[mask].mean()),
-        "returns/mean": float(returns[mask].mean()),
-        "advantages/mean": float(kept.mean()),
-        "advantages/std": float(kept.std()) if kept.numel() > 1 else 0.0,
-        "critic/explained_variance": float(explained_variance(values, returns, mask)),
-    }
+        assert self._partition is not None
+        rows, written = range(len(rollouts)), {"values": values}
+        if final_values is not None:
+            written["final_values"] = final_values
+        self._store.put(self._partition, rows, written)
+        metrics = self._service.compute(self._partition, len(rollouts), algorithm)
+        read = self._store.get(self._partition, rows, ("advantages", "returns"), reader="actor and critic")
+        return Experience(rollouts, values, read["advantages"], read["returns"], rollouts.rollout_log_probs), metrics

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Literal
 
 from relax_lightning.config.bridge import chosen_bridge, missing_packages
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
+from relax_lightning.plan.topology import ranks
 
 _LATER = "not available in this version"
 
@@ -36,5 +38,11 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
-    if config.cluster is not None:
-        yield "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"
+    if config.cluster is None:
+        return
+    missing = [name for name in ("ray", "transfer_queue") if importlib.util.find_spec(name) is None]
+    if missing:
+        change = "pip install 'relax-lightning[ray]'"
+        yield "cluster", f"wanted the packages of the extra ray, got none of {', '.join(missing)}; {change}"
+    if ranks(config, "actor") > 1:
+        yield "cluster.resources", fault("one rank", ranks(config, "actor"), f"several are {_LATER}")

@@ -1,0 +1,139 @@
+"""The driver of a job on Ray: it starts or joins a cluster, runs the job there, and starts it again when a part is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from relax_lightning.config import ClusterConfig, Config
+from relax_lightning.config.checkpoints import read_manifest
+from relax_lightning.config.files import resumed_folder
+from relax_lightning.distributed.interruptions import Aborted, Interruptions
+from relax_lightning.distributed.job import Job, LostPartError, RankError, Task
+from relax_lightning.distributed.placement import Demand, SharedGroup, resources_here
+from relax_lightning.distributed.screen import Screen, without_rays_own_words
+
+_OBJECT_STORE_BYTES = 256 * 2**20
+"""Of a cluster of our own. Samples travel past Ray's object store, which holds a few small answers."""
+
+
+def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> int:
+    """Run `fit` or `validate` on Ray as the configuration's cluster says.
+
+    Args:
+        entry: Import path of the function that a rank calls with command, config, ckpt_path, and what it is given of
+            the cluster: store, advantages and progress.
+        command: `fit` or `validate`.
+        config: Resolved and checked, with a cluster.
+        ckpt_path: The iteration's folder to resume from, or None.
+
+    Returns:
+        The exit status, as in one process.
+
+    Raises:
+        ValueError: The cluster lacks what is wanted; with a table.
+    """
+    assert config.cluster is not None
+    task = Task(entry, command, config, ckpt_path)
+    try:
+        with Interruptions() as interruptions, without_rays_own_words():
+            demand = None
+            if config.cluster.address is None:
+                here = resources_here()
+                demand = Demand.of(config.cluster, here["GPU"])
+                demand.check(here, here, "this machine")
+            with _cluster(config.cluster) as job_id:
+                return _run(task, demand or _demand_there(config.cluster), job_id, interruptions)
+    except Aborted as aborted:
+        if aborted.is_second:
+            # As one process ends: by the signal itself.
+            signal.signal(aborted.number, signal.SIG_DFL)
+            os.kill(os.getpid(), aborted.number)
+        return 128 + aborted.number
+
+
+def _demand_there(cluster: ClusterConfig) -> Demand:
+    present = ray.cluster_resources()
+    demand = Demand.of(cluster, present.get("GPU", 0))
+    demand.check(ray.available_resources(), present, f"the cluster at {cluster.address}")
+    return demand
+
+
+@contextmanager
+def _cluster(cluster: ClusterConfig) -> Iterator[str]:
+    """Start Ray here, or join it; gives the job's id. Leaving ends what was started."""
+    job_id = uuid.uuid4().hex[:8]
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray would end ranks when the machine's memory is nearly full, whoever fills it; pinned arenas are made to.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    settings: dict[str, Any] = {
+        "address": cluster.address or "local",
+        "namespace": f"relax-lightning-{job_id}",
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    if cluster.address is None:
+        here = resources_here()
+        settings |= {"num_cpus": int(here["CPU"]), "num_gpus": int(here["GPU"])}
+        settings |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        ray.init(**settings)
+    except ConnectionError as error:
+        change = "start one with `ray start --head`, or leave cluster.address out"
+        raise ValueError(f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}") from error
+    try:
+        yield job_id
+    finally:
+        ray.shutdown()
+
+
+def _run(task: Task, demand: Demand, job_id: str, interruptions: Interruptions) -> int:
+    """All attempts; prints the errors."""
+    config = task.config
+    assert config.cluster is not None
+    restarts, before = 0, _newest(config)
+    with SharedGroup(demand) as group:
+        while True:
+            screen = Screen(is_enabled=config.trainer.enable_progress_bar)
+            try:
+                with Job(f"{job_id}-{restarts}", group, demand.num_ranks) as job:
+                    try:
+                        return job.run(task, screen, interruptions)
+                    except (LostPartError, RankError) as error:
+                        job.last_words(screen)
+                        failure = error
+            finally:
+                screen.close()
+            newest = _newest(config)
+            has_saved = newest is not None and newest != before
+            if has_saved:
+                task = replace(task, ckpt_path=newest[0])
+            _tell(failure, newest[0] if has_saved else task.ckpt_path)
+            can_restart = isinstance(failure, LostPartError) and restarts < config.cluster.max_restarts
+            if not can_restart or task.command != "fit" or interruptions.received is not None:
+                return 1
+            restarts += 1
+            start = "from the beginning" if task.ckpt_path is None else f"from {task.ckpt_path}"
+            print(f"Restart {restarts} of {config.cluster.max_restarts}, {start}", file=sys.stderr)
+
+
+def _newest(config: Config) -> tuple[str, Any] | None:
+    """The newest checkpoint of the save root, and the mark of the save that made it; None without."""
+    folder = resumed_folder(config, "auto")
+    return None if folder is None else (str(folder), (read_manifest(Path(folder)) or {}).get("pair"))
+
+
+def _tell(error: LostPartError | RankError, checkpoint: str | None) -> None:
+    print(f"relax-lightning: {error}", file=sys.stderr)
+    where = "there is no checkpoint yet" if checkpoint is None else f"the last checkpoint is {checkpoint}"
+    print(f"The job ended; {where}", file=sys.stderr)
