@@ -67,4 +67,6 @@ class AdvantagesDataModule(LightningDataModule):
         self._store.put(self._partition, rows, written)
         metrics = self._service.compute(self._partition, len(rollouts), algorithm)
         read = self._store.get(self._partition, rows, ("advantages", "returns"), reader="actor and critic")
-        return Experience(rollouts, values, read["advantages"], read["returns"], rollouts.rollout_log_probs), metrics
+        return Experience(
+            rollouts, values, read["advantages"], read["returns"], rollouts.rollout_log_probs
+        ), metrics

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relax_lightning.data.ledger import Ledger
 
+
 class SampleStore(Protocol):
     """Columns of the samples of an iteration, by partition; a sample's row is its position in the iteration."""
 

@@ -33,8 +33,8 @@ Event = Line | Shown
 class Coordinator:
     """An asynchronous Ray actor: whoever waits here sleeps until what it waits for happens.
 
-    Ranks post lines and progress, which the driver takes; the driver passes on a signal, which every rank waits for; and
-    the ledger of the sample store wakes the readers when the last missing row was written.
+    Ranks post lines and progress, which the driver takes; the driver passes on a signal, which every rank waits for;
+    and the ledger of the sample store wakes the readers when the last missing row was written.
     """
 
     def __init__(self) -> None:

@@ -76,7 +76,8 @@ class Job:
         self._group = group
         self._num_ranks = num_ranks
         self._parts: dict[str, Any] = {}
-        self._places: dict[str, Place] = {}
+        self.places: dict[str, Place] = {}
+        """Where each process runs, by its name in messages."""
         self._workers: list[Any] = []
 
     def __enter__(self) -> Job:
@@ -133,7 +134,7 @@ class Job:
         order = rank_order(places)
         self._workers = [self._workers[n] for n in order]
         places = [places[n] for n in order]
-        self._places |= {_rank_name(rank): p.place for rank, p in enumerate(places)}
+        self.places |= {_rank_name(rank): p.place for rank, p in enumerate(places)}
         port = ray.get(self._workers[0].free_port.remote(), timeout=_START_SECONDS)
         return [
             Work(
@@ -154,7 +155,7 @@ class Job:
         ranks = [worker.place.remote() for worker in self._workers]
         parts = {name: part.place.remote() for name, part in self._parts.items()}
         # Who needs another part to start is asked after it: its own error would only be an echo.
-        self._places |= {name: _started(name, place) for name, place in parts.items()}
+        self.places |= {name: _started(name, place) for name, place in parts.items()}
         return [_started(_rank_name(bundle), place) for bundle, place in enumerate(ranks)]
 
     def _watch(
@@ -209,7 +210,7 @@ class Job:
         return RankError(rank, failed[rank])
 
     def _lost(self, name: str) -> LostPartError:
-        place = self._places[name]
+        place = self.places[name]
         where = f"process {place.pid} on {place.address}"
         return LostPartError(f"{name} was killed or crashed ({where}); {log_end(place)}")
 

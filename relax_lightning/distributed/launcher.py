@@ -1,4 +1,4 @@
-"""The driver of a job on Ray: it starts or joins a cluster, runs the job there, and starts it again when a part is lost."""
+"""The driver of a job on Ray: it starts or joins a cluster, and starts the job again when a part of it is lost."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         ray.init(**settings)
     except ConnectionError as error:
         change = "start one with `ray start --head`, or leave cluster.address out"
-        raise ValueError(f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}") from error
+        raise ValueError(
+            f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}"
+        ) from error
     try:
         yield job_id
     finally:

@@ -56,7 +56,9 @@ class Demand:
             rows.append((name, f"{wanted}", f"{available.get(name, 0):g}", f"{present.get(name, 0):g}"))
         table = "\n".join("  " + "".join(f"{cell:<12}" for cell in row).rstrip() for row in rows)
         change = "lower it, wait until other jobs have ended, or add machines"
-        message = f"wanted {self.num_ranks} {self.resource}s for its ranks, {where} has {free:g} free; {change}"
+        message = (
+            f"wanted {self.num_ranks} {self.resource}s for its ranks, {where} has {free:g} free; {change}"
+        )
         raise ValueError(f"cluster.resources: {message}\n{table}")
 
 

@@ -30,20 +30,24 @@ class Place:
 
 def place_here() -> Place:
     """The place of the calling process, which Ray started: its output goes to files."""
-    logs = dict.fromkeys(os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in (1, 2))
+    logs = dict.fromkeys(str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in (1, 2))
     context = ray.get_runtime_context()
     return Place(os.getpid(), context.get_node_id(), ray.util.get_node_ip_address(), tuple(logs))
 
 
 def log_end(place: Place) -> str:
     """The last lines of a process's log and where they come from, read on its own machine."""
+    if all(Path(log).is_file() for log in place.logs):
+        return _told(place, last_lines(place.logs))
     strategy = NodeAffinitySchedulingStrategy(place.node, soft=False)
     read = ray.remote(last_lines).options(num_cpus=0, scheduling_strategy=strategy, max_retries=0)
     try:
         lines = ray.get(read.remote(place.logs), timeout=_SECONDS)
     except RayError as error:
-        return f"its log on {place.address}, {' and '.join(place.logs)}, cannot be read ({type(error).__name__})"
-    return "\n  ".join([f"the end of its log on {place.address}, {' and '.join(place.logs)}:", *lines])
+        return (
+            f"its log on {place.address}, {' and '.join(place.logs)}, cannot be read ({type(error).__name__})"
+        )
+    return _told(place, lines)
 
 
 def last_lines(paths: tuple[str, ...]) -> list[str]:
@@ -54,3 +58,7 @@ def last_lines(paths: tuple[str, ...]) -> list[str]:
             kept = (line.rstrip() for line in file if line.strip() and not line.startswith(":"))
             lines += deque(kept, maxlen=_LOG_LINES)
     return lines or ["(nothing)"]
+
+
+def _told(place: Place, lines: list[str]) -> str:
+    return "\n  ".join([f"the end of its log on {place.address}, {' and '.join(place.logs)}:", *lines])

@@ -57,7 +57,9 @@ class RemoteAdvantages:
     def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
         try:
-            return ray.get(self._process.compute.remote(partition, num_rows, algorithm), timeout=self._seconds)
+            return ray.get(
+                self._process.compute.remote(partition, num_rows, algorithm), timeout=self._seconds
+            )
         except RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, ValueError | RuntimeError):

@@ -157,5 +157,7 @@ def _checked(partition: str, name: str, column: Any, num_rows: int) -> Tensor:
     rows = [] if column is None else list(column.unbind(0) if isinstance(column, Tensor) else column.tolist())
     got = sum(isinstance(row, Tensor) for row in rows)
     if got != num_rows:
-        raise RuntimeError(f"{partition}: wanted {num_rows} rows of the column {name}, the sample store gave {got}")
+        raise RuntimeError(
+            f"{partition}: wanted {num_rows} rows of the column {name}, the sample store gave {got}"
+        )
     return stack_rows(rows)
