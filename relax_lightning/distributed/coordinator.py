@@ -51,14 +51,10 @@ class Coordinator:
         self._posted.set()
 
     async def take(self) -> list[Event]:
-        """All events since the last call, at least one."""
+        """All events since the last call, as soon as anything was posted."""
         await self._posted.wait()
-        return await self.drain()
-
-    async def drain(self) -> list[Event]:
-        """All events since the last call, perhaps none."""
-        events, self._events = self._events, []
         self._posted.clear()
+        events, self._events = self._events, []
         return events
 
     async def signal(self, number: int) -> None:

@@ -79,6 +79,7 @@ class Job:
         self.places: dict[str, Place] = {}
         """Where each process runs, by its name in messages."""
         self._workers: list[Any] = []
+        self._events: Any = None
 
     def __enter__(self) -> Job:
         """Start all processes; they come up side by side."""
@@ -125,7 +126,7 @@ class Job:
             outcomes = self._watch(runs, lives, screen, interruptions)
         finally:
             interruptions.is_training = False
-        screen.show(ray.get(self._parts[COORDINATOR].drain.remote()))
+        self.show_rest(screen)
         return next((o.status for o in outcomes.values() if o.status), 0)
 
     def _works(self, task: Task) -> list[Work]:
@@ -162,12 +163,12 @@ class Job:
         self, runs: dict[Any, int], lives: dict[Any, str], screen: Screen, interruptions: Interruptions
     ) -> dict[int, Outcome]:
         coordinator = self._parts[COORDINATOR]
-        events = coordinator.take.remote()
+        self._events = coordinator.take.remote()
         outcomes: dict[int, Outcome] = {}
         is_passed_on = False
         while runs:
             # Ray looks for signals about once a second while it waits; the timeout is for ours that came just before.
-            ready, _ = ray.wait([*runs, *lives, events], timeout=1.0)
+            ready, _ = ray.wait([*runs, *lives, self._events], timeout=1.0)
             if interruptions.received is not None and not is_passed_on:
                 coordinator.signal.remote(interruptions.received)
                 is_passed_on = True
@@ -183,7 +184,7 @@ class Job:
                         raise self._first_error(outcomes, runs, lives)
                 else:
                     screen.show(result)
-                    events = coordinator.take.remote()
+                    self._events = coordinator.take.remote()
         return outcomes
 
     def _name(self, reference: Any, runs: dict[Any, int], lives: dict[Any, str]) -> str:
@@ -214,10 +215,14 @@ class Job:
         where = f"process {place.pid} on {place.address}"
         return LostPartError(f"{name} was killed or crashed ({where}); {log_end(place)}")
 
-    def last_words(self, screen: Screen) -> None:
-        """Show what the ranks had said and the driver had not taken yet."""
+    def show_rest(self, screen: Screen) -> None:
+        """Show what the ranks have said and the driver has not: on its way already, or still with the coordinator."""
+        if self._events is None:
+            return
+        coordinator = self._parts[COORDINATOR]
         with suppress(RayError):
-            screen.show(ray.get(self._parts[COORDINATOR].drain.remote(), timeout=5))
+            coordinator.post.remote([])
+            screen.show(ray.get(self._events, timeout=_GRACE_SECONDS))
 
 
 def _started(name: str, place: Any) -> Any:

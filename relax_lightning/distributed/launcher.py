@@ -89,7 +89,8 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
     try:
         ray.init(**settings)
     except ConnectionError as error:
-        change = "start one with `ray start --head`, or leave cluster.address out"
+        change = "start one with `ray start --head`, or leave cluster.address out; where it asks for a token, "
+        change += "RAY_AUTH_MODE=token has to be set here too"
         raise ValueError(
             f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}"
         ) from error
@@ -112,7 +113,7 @@ def _run(task: Task, demand: Demand, job_id: str, interruptions: Interruptions) 
                     try:
                         return job.run(task, screen, interruptions)
                     except (LostPartError, RankError) as error:
-                        job.last_words(screen)
+                        job.show_rest(screen)
                         failure = error
             finally:
                 screen.close()

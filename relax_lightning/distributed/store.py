@@ -69,7 +69,7 @@ class TransferQueueStore:
         from transfer_queue.client import AsyncTransferQueueClient
 
         connection = ray.get(store.connection.remote(), timeout=deadline_seconds)
-        self._coordinator = coordinator
+        self.process, self.coordinator = store, coordinator
         self._seconds = deadline_seconds
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="sample-store", daemon=True).start()
@@ -90,14 +90,14 @@ class TransferQueueStore:
             await self._client.async_put(batch, meta)
 
         self._run(put(), f"writing {', '.join(columns)} of {partition}")
-        self._ask(self._coordinator.written.remote(partition, list(rows), list(columns)))
+        self._ask(self.coordinator.written.remote(partition, list(rows), list(columns)))
 
     def get(
         self, partition: str, rows: Sequence[int], columns: Sequence[str], *, reader: str
     ) -> dict[str, Tensor]:
         """As `SampleStore` says."""
         names = list(columns)
-        wait = self._coordinator.wait_for_rows.remote(partition, list(rows), names, reader, self._seconds)
+        wait = self.coordinator.wait_for_rows.remote(partition, list(rows), names, reader, self._seconds)
         missing = self._ask(wait)
         if missing is not None:
             raise RuntimeError(
@@ -118,7 +118,7 @@ class TransferQueueStore:
     def clear(self, partition: str) -> None:
         """As `SampleStore` says."""
         self._run(self._client.async_clear_partition(partition), f"clearing {partition}")
-        self._ask(self._coordinator.forget.remote(partition))
+        self._ask(self.coordinator.forget.remote(partition))
 
     def close(self) -> None:
         """End the client's connections."""
