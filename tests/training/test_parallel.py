@@ -117,7 +117,7 @@ def assert_same_training(folder: Path, one: Path, model: Path, first: int = 1) -
             assert ours[step][name] == pytest.approx(theirs[step][name], rel=1e-5, abs=1e-7), (step, name)
     last = "checkpoints/iter_0000003"
     here, there = loaded(folder / last, model), loaded(one / last, model)
-    assert here.keys() == there.keys() and len(here) > 40
+    assert here.keys() == there.keys() and len(here) >= 40
     for name, tensor in there.items():
         assert (here[name] - tensor).norm() <= 1e-5 * tensor.norm(), name
 
