@@ -53,6 +53,18 @@ class Replay(MegatronEngine):
         return [kept[sample_id] for sample_id in sample_ids]
 
 
+class Sparse(MegatronEngine):
+    """The embedded engine, most of whose answers are empty: optimizer steps with fewer samples than replicas."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[Generation]:
+        """Generate, and keep every fourth."""
+        answers = super().generate(prompts, sample_ids, sampling, seed)
+        empty = Generation((), (), "stop")
+        return [a if i % 4 == 0 else empty for i, a in zip(sample_ids, answers, strict=True)]
+
+
 class RankWriter(PPOCallback):
     """Writes what this rank sees to `rank<N>.pt` in the run folder."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def train(command: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that trains a few iterations in a folder of its own and gives that."""
+    """A function that trains a few iterations in a folder of its own, and gives that or what came of it."""
     root = tmp_path_factory.mktemp("parallel")
 
-    def train(name: str, *overrides: str, ranks: int | None = 2, ckpt_path: str | None = None) -> Path:
+    def train(
+        name: str,
+        *overrides: str,
+        engine: str = "Replay",
+        ranks: int | None = 2,
+        more: Any = (),
+        ckpt_path: str | None = None,
+        status: Any = (0, [0, 0]),
+    ) -> Any:
         folder = root / name
-        engine = f"{{class_path: replay.Replay, init_args: {{folder: {root / 'kept'}}}}}"
-        if name == "one":
-            engine = engine.replace("Replay", "Recording")
-        keys = (*KEYS, f"model.actor.hf_checkpoint={model}", f"data.rollout.engine={engine}", *overrides)
-        status, log, _ = command(folder, *keys, callbacks=WRITER, ranks=ranks, ckpt_path=ckpt_path)
-        assert status in (0, [0, 0]), log
-        return folder
+        arguments = "{}" if engine == "Sparse" else f"{{folder: {root / 'kept'}}}"
+        chosen = f"{{class_path: replay.{engine}, init_args: {arguments}}}"
+        keys = (*KEYS, f"model.actor.hf_checkpoint={model}", f"data.rollout.engine={chosen}", *overrides)
+        callbacks = (*WRITER, *more)
+        got, log, ended = command(folder, *keys, callbacks=callbacks, ranks=ranks, ckpt_path=ckpt_path)
+        assert got in status, log
+        return folder if 0 in status else (folder, log, ended)
 
     return train
 
@@ -78,7 +87,7 @@ def train(command: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def one(train: Any) -> Path:
     """The run in one process that all others are held against."""
-    return train("one", ranks=None)
+    return train("one", engine="Recording", ranks=None)
 
 
 def metrics_of(folder: Path) -> dict[int, dict[str, float]]:
@@ -151,3 +160,48 @@ def assert_same_advantages(ranks: list[dict[str, Any]]) -> None:
         for name in ("values", "advantages", "returns"):
             assert torch.equal(getattr(first, name), getattr(second, name))
             assert torch.equal(getattr(first, name), getattr(alone, name))
+
+
+def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, process_group: None) -> None:
+    """Tensor ranks, then stages beside a critic of tensor ranks, then one process: as if it had been one all along."""
+    parts = (
+        (CUTS["tp-sp"], 2),
+        (("model.actor.parallel={pipeline: 2}", "model.critic.parallel={tensor: 2}"), 2),
+        ((), None),
+    )
+    for iteration, (cut, ranks) in enumerate(parts, 1):
+        stop = (("Stopper", {"hook": "on_rollout_end", "iteration": iteration}),)
+        folder = train("chain", *cut, ranks=ranks, more=stop, ckpt_path="auto")
+    assert_same_training(folder, one, model)
+
+
+SPARSE = ("trainer.max_steps=2", "model.global_batch_size=2", "data.rollout.batch_size=6")
+
+
+def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) -> None:
+    alone = train("sparse-one", *SPARSE, engine="Sparse", ranks=None)
+    there = metrics_of(alone)
+    for cut in ("dp", "pp", "tp-sp"):
+        folder = train(f"sparse-{cut}", *SPARSE, *CUTS[cut], engine="Sparse")
+        here = metrics_of(folder)
+        expected = seen(alone, 1)[0]["experiences"]
+        for rank in seen(folder, 2):
+            for ours, theirs in zip(rank["experiences"], expected, strict=True):
+                lengths = ours.rollouts.response_lengths
+                assert int((lengths > 0).sum()) == 3 and len(lengths) == 12
+                assert torch.equal(ours.rollouts.response_tokens, theirs.rollouts.response_tokens)
+                assert torch.equal(ours.rollouts.rewards, theirs.rollouts.rewards)
+        for name in COMPARED:
+            assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
+
+
+def test_one_ranks_signal_ends_all_and_one_ranks_error_hangs_none(train: Any) -> None:
+    signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
+    folder, log, _ = train("signal", *SPARSE, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],))
+    assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
+    assert (folder / "checkpoints/latest_checkpointed_iteration.txt").read_text() == "2\n"
+    began = time.time()
+    error = {"hook": "on_advantages_computed", "iteration": 1, "rank": 1}
+    folder, log, ended = train("error", *SPARSE, engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
+    assert ended - began < 60
+    assert log.count("RuntimeError: broken on purpose in on_advantages_computed") >= 1
