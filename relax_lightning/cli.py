@@ -196,7 +196,9 @@ def _run(command: str, words: list[str]) -> int:
     _put_on_path(Path.cwd())
     resumed = None if arguments.ckpt_path is None else resumed_folder(config, arguments.ckpt_path)
     ckpt_path = None if resumed is None else str(resumed)
-    if config.cluster is not None:
+    from relax_lightning.plan.topology import launched_ranks
+
+    if config.cluster is not None and launched_ranks() is None:
         from relax_lightning.distributed.launcher import launch
 
         return launch("relax_lightning.lightning_cli.run", command, config, ckpt_path)

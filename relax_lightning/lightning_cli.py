@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -110,7 +111,11 @@ class RelaxLightningCLI(LightningCLI):
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        # A launcher may show each rank its own GPU alone.
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        return torch.device("cuda", local_rank if torch.cuda.device_count() > 1 else 0)
 
     def _tree(self) -> dict[str, Any]:
         tree = to_dict(self._config)
@@ -153,6 +158,7 @@ class RelaxLightningCLI(LightningCLI):
         return ColocateStrategy(
             self._device,
             parallel=actor.parallel,
+            critic_parallel=critic.parallel,
             seed=self._config.seed_everything,
             save_root=actor.save,
             critic_save_root=critic.save,
@@ -162,7 +168,9 @@ class RelaxLightningCLI(LightningCLI):
             verify_publish=self._config.strategy.verify_publish,
         )
 
-    def _logger(self) -> JournalLogger:
+    def _logger(self) -> JournalLogger | bool:
+        if not is_first_rank():
+            return False
         folder = Path(self._config.trainer.default_root_dir)
         resumed = self._manifest.get("run_key")
         mlflow = self._config.tracking.mlflow
@@ -172,7 +180,14 @@ class RelaxLightningCLI(LightningCLI):
         return MLflowLogger(folder, resume_run_id=resumed, **settings)
 
 
+def is_first_rank() -> bool:
+    """Whether this process writes what one process of a job writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _write_config(folder: Path, config: Config, subcommand: str) -> None:
+    if not is_first_rank():
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if subcommand == "fit":
@@ -232,9 +247,10 @@ def run(
     if subcommand == "fit":
         done = iterations_done(config, ckpt_path)
         if 0 < config.trainer.max_steps <= done:
-            print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+            if is_first_rank():
+                print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
             return 0
-        if done == 0:
+        if done == 0 and is_first_rank():
             put_aside_earlier_checkpoints(config)
     folder = Path(config.trainer.default_root_dir).absolute()
     _write_config(folder, config, subcommand)
@@ -255,6 +271,7 @@ def run(
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
-    print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
+    if is_first_rank():
+        resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
+        print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
     return 128 + received

@@ -9,6 +9,7 @@ from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.config import AlgorithmConfig
 from relax_lightning.data.experience import AdvantagesService, LocalAdvantages
 from relax_lightning.data.store import LocalStore, SampleStore
+from relax_lightning.peers import ALONE, Peers
 
 
 class AdvantagesDataModule(LightningDataModule):
@@ -23,14 +24,22 @@ class AdvantagesDataModule(LightningDataModule):
         self._store: SampleStore = LocalStore()
         self._service: AdvantagesService = LocalAdvantages(self._store)
         self._partition: str | None = None
+        self._is_shared = False
+        self.peers = ALONE
+        """All processes of the job; each of them holds all samples."""
 
     def connect(self, store: SampleStore, service: AdvantagesService) -> None:
-        """Use a store and a service that live elsewhere."""
-        self._store, self._service = store, service
+        """Use a store and a service that all processes of the job share."""
+        self._store, self._service, self._is_shared = store, service, True
+
+    @property
+    def _sharers(self) -> Peers:
+        return self.peers if self._is_shared else ALONE
 
     def share(self, rollouts: Rollouts, iteration: int) -> None:
         """Write what the rollout gave, into a partition of its own; the one before is cleared."""
-        if self._partition is not None:
+        if self._partition is not None and self._sharers.is_first:
+            # All have read it: no process gets to the next iteration before the others have ended this one.
             self._store.clear(self._partition)
         self._partition = f"iteration {iteration}"
         columns = {
@@ -43,7 +52,14 @@ class AdvantagesDataModule(LightningDataModule):
             "rewards": rollouts.rewards,
             "truncated": rollouts.truncated,
         }
-        self._store.put(self._partition, range(len(rollouts)), columns)
+        self._write(columns)
+
+    def _write(self, columns: dict[str, Tensor]) -> None:
+        """Every process writes its share of the rows."""
+        assert self._partition is not None
+        rows = range(self._sharers.rank, len(next(iter(columns.values()))), self._sharers.size)
+        mine = columns if self._sharers.size == 1 else {name: t[rows] for name, t in columns.items()}
+        self._store.put(self._partition, rows, mine)
 
     def compute(
         self, rollouts: Rollouts, values: Tensor, final_values: Tensor | None, algorithm: AlgorithmConfig
@@ -60,13 +76,16 @@ class AdvantagesDataModule(LightningDataModule):
         Returns:
             The experience, with the engine's log-probs as old ones, and the metrics of values, advantages, returns.
         """
-        assert self._partition is not None
-        rows, written = range(len(rollouts)), {"values": values}
+        partition = self._partition
+        assert partition is not None
+        written = {"values": values}
         if final_values is not None:
             written["final_values"] = final_values
-        self._store.put(self._partition, rows, written)
-        metrics = self._service.compute(self._partition, len(rollouts), algorithm)
-        read = self._store.get(self._partition, rows, ("advantages", "returns"), reader="actor and critic")
-        return Experience(
+        self._write(written)
+        metrics = self._sharers.on_first(lambda: self._service.compute(partition, len(rollouts), algorithm))
+        reader = f"rank {self._sharers.rank}"
+        read = self._store.get(partition, range(len(rollouts)), ("advantages", "returns"), reader=reader)
+        experience = Experience(
             rollouts, values, read["advantages"], read["returns"], rollouts.rollout_log_probs
-        ), metrics
+        )
+        return experience, metrics

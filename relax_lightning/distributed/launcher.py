@@ -89,7 +89,9 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
     try:
         ray.init(**settings)
     except ConnectionError as error:
-        change = "start one with `ray start --head`, or leave cluster.address out; where it asks for a token, "
+        change = (
+            "start one with `ray start --head`, or leave cluster.address out; where it asks for a token, "
+        )
         change += "RAY_AUTH_MODE=token has to be set here too"
         raise ValueError(
             f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}"

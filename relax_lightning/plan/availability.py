@@ -9,7 +9,7 @@ from typing import Literal
 from relax_lightning.config.bridge import chosen_bridge, missing_packages
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
-from relax_lightning.plan.topology import ranks
+from relax_lightning.plan.topology import TRAINED, parallel_of
 
 _LATER = "not available in this version"
 
@@ -38,11 +38,12 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
-    if config.cluster is None:
-        return
+    for role in TRAINED:
+        size = parallel_of(config, role).context
+        if size > 1:
+            needs = f"cutting sequences needs Transformer Engine's attention and is {_LATER}"
+            yield f"model.{role}.parallel.context", fault("1", size, f"{needs}: leave it out")
     missing = [name for name in ("ray", "transfer_queue") if importlib.util.find_spec(name) is None]
-    if missing:
-        change = "pip install 'relax-lightning[ray]'"
-        yield "cluster", f"wanted the packages of the extra ray, got none of {', '.join(missing)}; {change}"
-    if ranks(config, "actor") > 1:
-        yield "cluster.resources", fault("one rank", ranks(config, "actor"), f"several are {_LATER}")
+    if config.cluster is not None and missing:
+        wanted, change = "the packages of the extra ray", "pip install 'relax-lightning[ray]'"
+        yield "cluster", f"wanted {wanted} for it, {' and '.join(missing)} cannot be found; {change}"
