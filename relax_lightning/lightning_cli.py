@@ -205,6 +205,17 @@ def _describe_run(cli: RelaxLightningCLI, logger: JournalLogger, folder: Path) -
     strategy.manifest["run_key"] = logger.run_key
 
 
+def _something_to_do(config: Config, ckpt_path: str | None) -> bool:
+    """Whether iterations are left; a fresh start puts aside what an earlier one saved."""
+    done = iterations_done(config, ckpt_path)
+    is_over = 0 < config.trainer.max_steps <= done
+    if is_over and is_first_rank():
+        print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+    if done == 0 and is_first_rank():
+        put_aside_earlier_checkpoints(config)
+    return not is_over
+
+
 def _connect(
     cli: RelaxLightningCLI,
     store: SampleStore | None,
@@ -244,14 +255,8 @@ def run(
     check_callbacks(config.trainer.callbacks)
     if ckpt_path is not None:
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
-    if subcommand == "fit":
-        done = iterations_done(config, ckpt_path)
-        if 0 < config.trainer.max_steps <= done:
-            if is_first_rank():
-                print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
-            return 0
-        if done == 0 and is_first_rank():
-            put_aside_earlier_checkpoints(config)
+    if subcommand == "fit" and not _something_to_do(config, ckpt_path):
+        return 0
     folder = Path(config.trainer.default_root_dir).absolute()
     _write_config(folder, config, subcommand)
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)

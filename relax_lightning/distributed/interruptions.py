@@ -29,8 +29,13 @@ class Interruptions:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interruptions:
-        self._previous = {number: signal.signal(number, self._handle) for number in _NUMBERS}
+        self.arm()
         return self
+
+    def arm(self) -> None:
+        """Take the signals over; again after `ray.init`, which takes SIGTERM."""
+        for number in _NUMBERS:
+            self._previous.setdefault(number, signal.signal(number, self._handle))
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():

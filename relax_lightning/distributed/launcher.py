@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from relax_lightning.distributed.job import Job, LostPartError, RankError, Task
 from relax_lightning.distributed.placement import Demand, SharedGroup, resources_here
 from relax_lightning.distributed.screen import Screen, without_rays_own_words
 
+_KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster of our own. Samples travel past Ray's object store, which holds a few small answers."""
 
@@ -53,6 +55,7 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
                 demand = Demand.of(config.cluster, here["GPU"])
                 demand.check(here, here, "this machine")
             with _cluster(config.cluster) as job_id:
+                interruptions.arm()
                 return _run(task, demand or _demand_there(config.cluster), job_id, interruptions)
     except Aborted as aborted:
         if aborted.is_second:
@@ -100,6 +103,17 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         yield job_id
     finally:
         ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """See whether anyone listens at `host:port` or `ray://host:port`: Ray itself would try for minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _run(task: Task, demand: Demand, job_id: str, interruptions: Interruptions) -> int:

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Start, print the address, wait."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 Ray's own name
     import ray
 
     ray.init(

@@ -156,7 +156,9 @@ def test_two_ranks_learn_what_one_learns(
 def assert_same_advantages(ranks: list[dict[str, Any]]) -> None:
     algorithm = AlgorithmConfig(lambd=0.95, normalize_advantages=True)
     for first, second in zip(*(rank["experiences"] for rank in ranks), strict=True):
-        alone, _ = AdvantagesDataModule().compute(first.rollouts, first.values, None, algorithm)
+        module = AdvantagesDataModule()
+        module.share(first.rollouts, 1)
+        alone, _ = module.compute(first.rollouts, first.values, None, algorithm)
         for name in ("values", "advantages", "returns"):
             assert torch.equal(getattr(first, name), getattr(second, name))
             assert torch.equal(getattr(first, name), getattr(alone, name))
