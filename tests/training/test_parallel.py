@@ -22,7 +22,7 @@ from relax_lightning.megatron.role import Actor, Critic
 
 KEYS = (
     "trainer.max_steps=3",
-    "callbacks.checkpoint={save_last: true, every_n_steps: 1, keep_last: 9}",
+    "callbacks.checkpoint.save_last=true",
     "model.actor.architecture=null",
     "model.actor.optimizer.lr=0.001",
     "model.critic.head_init=normal",
@@ -186,11 +186,11 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
         here = metrics_of(folder)
         expected = seen(alone, 1)[0]["experiences"]
         for rank in seen(folder, 2):
-            for ours, theirs in zip(rank["experiences"], expected, strict=True):
-                lengths = ours.rollouts.response_lengths
-                assert int((lengths > 0).sum()) == 3 and len(lengths) == 12
-                assert torch.equal(ours.rollouts.response_tokens, theirs.rollouts.response_tokens)
-                assert torch.equal(ours.rollouts.rewards, theirs.rollouts.rewards)
+            ours, theirs = rank["experiences"][0].rollouts, expected[0].rollouts
+            # Three samples to learn from, in six optimizer steps of two.
+            assert int((ours.response_lengths > 0).sum()) == 3 and len(ours) == 12
+            assert torch.equal(ours.response_tokens, theirs.response_tokens)
+            assert torch.equal(ours.rewards, theirs.rewards)
         for name in COMPARED:
             assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
 
