@@ -148,7 +148,9 @@ class MegatronRole:
             self.ddp.eval()
             return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
 
-    def _reported(self, batches: Sequence[Microbatch], outputs: Sequence[Any]) -> list[tuple[Microbatch, Any]]:
+    def _reported(
+        self, batches: Sequence[Microbatch], outputs: Sequence[Any]
+    ) -> list[tuple[Microbatch, Any]]:
         """Micro-batches with their outputs, where this rank is the one of its replica to tell them."""
         return list(zip(batches, outputs, strict=True)) if self.groups.reports else []
 

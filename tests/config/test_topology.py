@@ -85,7 +85,9 @@ def test_heads_groups_and_columns_are_cut_evenly_and_the_vocabulary_is_padded(fo
     eight = FOUR.replace("4", "8")
     # The 100 rows of the embedding are none of 8's multiples either.
     (line,) = found("model.actor.parallel.tensor=8", cluster=eight)
-    assert line.startswith("model.actor.parallel.tensor: wanted a divisor of the model's 4 key/value heads, got 8")
+    assert line.startswith(
+        "model.actor.parallel.tensor: wanted a divisor of the model's 4 key/value heads, got 8"
+    )
     assert found("model.actor.parallel.tensor=2") == []
     # The critic's own cut is looked at by itself.
     (line,) = found("model.critic.parallel.pipeline=4")

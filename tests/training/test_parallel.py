@@ -13,9 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from relax_lightning.config import AlgorithmConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.algorithms.gae import compute_gae
+from relax_lightning.algorithms.statistics import whiten
+from relax_lightning.algorithms.token_rewards import token_rewards
+from relax_lightning.config import OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import read_architecture
-from relax_lightning.data.advantages import AdvantagesDataModule
 from relax_lightning.megatron.export import export_checkpoint
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.role import Actor, Critic
@@ -154,12 +156,14 @@ def test_two_ranks_learn_what_one_learns(
 
 
 def assert_same_advantages(ranks: list[dict[str, Any]]) -> None:
-    algorithm = AlgorithmConfig(lambd=0.95, normalize_advantages=True)
     for first, second in zip(*(rank["experiences"] for rank in ranks), strict=True):
-        alone, _ = AdvantagesDataModule().compute(first.rollouts, first.values, None, algorithm)
-        for name in ("values", "advantages", "returns"):
-            assert torch.equal(getattr(first, name), getattr(second, name))
-            assert torch.equal(getattr(first, name), getattr(alone, name))
+        rollouts, mask = first.rollouts, first.rollouts.response_mask
+        rewards = token_rewards(rollouts.rewards, mask)
+        advantages, returns = compute_gae(rewards, first.values, mask, gamma=1.0, lambd=0.95)
+        alone = {"advantages": whiten(advantages, mask), "returns": returns, "values": first.values}
+        for name, tensor in alone.items():
+            assert torch.equal(getattr(first, name), tensor)
+            assert torch.equal(getattr(second, name), tensor)
 
 
 def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, process_group: None) -> None:
@@ -197,11 +201,15 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
 
 def test_one_ranks_signal_ends_all_and_one_ranks_error_hangs_none(train: Any) -> None:
     signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
-    folder, log, _ = train("signal", *SPARSE, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],))
+    folder, log, _ = train(
+        "signal", *SPARSE, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],)
+    )
     assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
     assert (folder / "checkpoints/latest_checkpointed_iteration.txt").read_text() == "2\n"
     began = time.time()
     error = {"hook": "on_advantages_computed", "iteration": 1, "rank": 1}
-    folder, log, ended = train("error", *SPARSE, engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
+    folder, log, ended = train(
+        "error", *SPARSE, engine="Sparse", more=(("Saboteur", error),), status=([1, 1],)
+    )
     assert ended - began < 60
     assert log.count("RuntimeError: broken on purpose in on_advantages_computed") >= 1
