@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from relax_lightning.quiet import quiet_third_parties
 
@@ -35,6 +35,7 @@ from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
+    is_first_rank,
     iterations_done,
     put_aside_earlier_checkpoints,
 )
@@ -180,9 +181,9 @@ class RelaxLightningCLI(LightningCLI):
         return MLflowLogger(folder, resume_run_id=resumed, **settings)
 
 
-def is_first_rank() -> bool:
-    """Whether this process writes what one process of a job writes."""
-    return os.environ.get("RANK", "0") == "0"
+def _say(text: str, file: TextIO | None = None) -> None:
+    if is_first_rank():
+        print(text, file=file)
 
 
 def _write_config(folder: Path, config: Config, subcommand: str) -> None:
@@ -209,9 +210,9 @@ def _something_to_do(config: Config, ckpt_path: str | None) -> bool:
     """Whether iterations are left; a fresh start puts aside what an earlier one saved."""
     done = iterations_done(config, ckpt_path)
     is_over = 0 < config.trainer.max_steps <= done
-    if is_over and is_first_rank():
-        print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
-    if done == 0 and is_first_rank():
+    if is_over:
+        _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+    elif done == 0:
         put_aside_earlier_checkpoints(config)
     return not is_over
 
@@ -276,7 +277,6 @@ def run(
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    if is_first_rank():
-        resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
-        print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
+    resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
+    _say(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
     return 128 + received

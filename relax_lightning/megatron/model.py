@@ -93,7 +93,7 @@ class PolicyModel(GPTModel):
                 setattr(place, name, True)
 
     def whole_logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without the rows that stand for no token."""
+        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without rows that stand for no token."""
         logits = self.logits(hidden)
         if self.groups.tensor_size > 1:
             logits = gather_from_tensor_model_parallel_region(logits, group=self.groups.collection.tp)

@@ -102,7 +102,7 @@ class SGLangEngine:
 
     @property
     def share(self) -> Share:
-        """One engine for every `tensor_parallel_size` ranks, driven by the first of them; one server at `url` for all."""
+        """One engine for every `tensor_parallel_size` ranks, which the first of them drives; one at `url` for all."""
         peers = self._source.peers
         span = peers.size if self._remote is not None else self._tensor_parallel_size
         drives = peers.rank % span == 0

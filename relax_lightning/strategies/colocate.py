@@ -89,7 +89,7 @@ class ColocateStrategy(ParallelStrategy):
         predicted: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(parallel_devices=[device], cluster_environment=cluster_environment or surroundings())
-        rank_zero_only.rank = self.global_rank
+        rank_zero_only.rank = self.global_rank  # pyright: ignore[reportFunctionMemberAccess]
         self._device = device
         self._parallel = parallel or ParallelConfig()
         self._critic_parallel = critic_parallel

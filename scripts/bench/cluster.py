@@ -95,7 +95,9 @@ def _median(call: Callable[[], None], times: int) -> float:
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     rounds: int = parser.parse_args().rounds
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

@@ -16,7 +16,9 @@ pytest.importorskip("ray")
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-CLUSTER = "{accelerator: cpu, resources: {actor: [1, 1], critic: [1, 1], rollout: [1, 1], advantages: [1, 0]}}"
+CLUSTER = (
+    "{accelerator: cpu, resources: {actor: [1, 1], critic: [1, 1], rollout: [1, 1], advantages: [1, 0]}}"
+)
 
 
 def test_sigterm_at_the_driver_saves_and_leaves_no_process(tmp_path):

@@ -1,4 +1,4 @@
-"""Engines and a callback for runs of several ranks: one run's generations again in another, and what each rank holds."""
+"""For runs of several ranks: engines that replay or thin out generations, and a callback that writes what ranks hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Replay(MegatronEngine):
         self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
     ) -> list[Generation]:
         """Look them up."""
-        kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())  # noqa: S301 written by this test
+        kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())
         return [kept[sample_id] for sample_id in sample_ids]
 
 

@@ -13,16 +13,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from relax_lightning.config import AlgorithmConfig, OptimizerConfig, ParallelConfig
+from relax_lightning.algorithms.gae import compute_gae
+from relax_lightning.algorithms.statistics import whiten
+from relax_lightning.algorithms.token_rewards import token_rewards
+from relax_lightning.config import OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import read_architecture
-from relax_lightning.data.advantages import AdvantagesDataModule
 from relax_lightning.megatron.export import export_checkpoint
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.role import Actor, Critic
 
 KEYS = (
     "trainer.max_steps=3",
-    "callbacks.checkpoint={save_last: true, every_n_steps: 1, keep_last: 9}",
+    "callbacks.checkpoint.save_last=true",
     "model.actor.architecture=null",
     "model.actor.optimizer.lr=0.001",
     "model.critic.head_init=normal",
@@ -154,14 +156,14 @@ def test_two_ranks_learn_what_one_learns(
 
 
 def assert_same_advantages(ranks: list[dict[str, Any]]) -> None:
-    algorithm = AlgorithmConfig(lambd=0.95, normalize_advantages=True)
     for first, second in zip(*(rank["experiences"] for rank in ranks), strict=True):
-        module = AdvantagesDataModule()
-        module.share(first.rollouts, 1)
-        alone, _ = module.compute(first.rollouts, first.values, None, algorithm)
-        for name in ("values", "advantages", "returns"):
-            assert torch.equal(getattr(first, name), getattr(second, name))
-            assert torch.equal(getattr(first, name), getattr(alone, name))
+        rollouts, mask = first.rollouts, first.rollouts.response_mask
+        rewards = token_rewards(rollouts.rewards, mask)
+        advantages, returns = compute_gae(rewards, first.values, mask, gamma=1.0, lambd=0.95)
+        alone = {"advantages": whiten(advantages, mask), "returns": returns, "values": first.values}
+        for name, tensor in alone.items():
+            assert torch.equal(getattr(first, name), tensor)
+            assert torch.equal(getattr(second, name), tensor)
 
 
 def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, process_group: None) -> None:
@@ -188,11 +190,11 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
         here = metrics_of(folder)
         expected = seen(alone, 1)[0]["experiences"]
         for rank in seen(folder, 2):
-            for ours, theirs in zip(rank["experiences"], expected, strict=True):
-                lengths = ours.rollouts.response_lengths
-                assert int((lengths > 0).sum()) == 3 and len(lengths) == 12
-                assert torch.equal(ours.rollouts.response_tokens, theirs.rollouts.response_tokens)
-                assert torch.equal(ours.rollouts.rewards, theirs.rollouts.rewards)
+            ours, theirs = rank["experiences"][0].rollouts, expected[0].rollouts
+            # Three samples to learn from, in six optimizer steps of two.
+            assert int((ours.response_lengths > 0).sum()) == 3 and len(ours) == 12
+            assert torch.equal(ours.response_tokens, theirs.response_tokens)
+            assert torch.equal(ours.rewards, theirs.rewards)
         for name in COMPARED:
             assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
 
