@@ -90,14 +90,17 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         settings |= {"num_cpus": int(here["CPU"]), "num_gpus": int(here["GPU"])}
         settings |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
+        _knock(cluster.address)
         ray.init(**settings)
-    except ConnectionError as error:
-        change = (
-            "start one with `ray start --head`, or leave cluster.address out; where it asks for a token, "
-        )
-        change += "RAY_AUTH_MODE=token has to be set here too"
-        raise ValueError(
-            f"cluster.address: no Ray cluster answers at {cluster.address}: {error}; {change}"
+    except OSError as error:
+        token = "where it asks for a token, RAY_AUTH_MODE=token has to be set here too"
+        change = f"start one with `ray start --head`, or leave cluster.address out; {token}"
+        message = f"no Ray cluster answers at {cluster.address}: {error}; {change}"
+        raise ValueError(f"cluster.address: {message}") from error
+    except Exception as error:
+        # Ray raises bare exceptions when its own processes do not come up, and lets the machine's load decide.
+        raise RuntimeError(
+            f"cluster: Ray did not start: {error}; start again, or look into /tmp/ray"
         ) from error
     try:
         yield job_id

@@ -2,8 +2,8 @@
 
     python scripts/bench/cluster.py --rounds 7
 
-The driver plays a rank: it writes an iteration's rollouts and values, has the advantages service compute, and reads what
-comes back, in turns within this process and through the store's and the service's own processes.
+The driver plays a rank: it writes an iteration's rollouts and values, has the advantages service compute, and reads
+what comes back, in turns within this process and through the store's and the service's own processes.
 """
 
 from __future__ import annotations
