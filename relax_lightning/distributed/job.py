@@ -49,7 +49,6 @@ class RankError(RuntimeError):
     def __init__(self, rank: int, outcome: Outcome) -> None:
         phase = f", {outcome.phase} phase" if outcome.phase else ""
         super().__init__(f"rank {rank}{phase}: {outcome.message}")
-        self.is_for_user = outcome.is_for_user
 
 
 @dataclass(frozen=True)

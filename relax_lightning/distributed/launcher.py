@@ -120,42 +120,53 @@ def _knock(address: str | None) -> None:
 
 
 def _run(task: Task, demand: Demand, job_id: str, interruptions: Interruptions) -> int:
-    """All attempts; prints the errors."""
+    """All attempts; tells the errors."""
     config = task.config
     assert config.cluster is not None
-    restarts, before = 0, _newest(config)
+    max_restarts = _max_restarts(config.cluster, task.command)
+    before = _newest(config)
     with SharedGroup(demand) as group:
-        while True:
-            screen = Screen(is_enabled=config.trainer.enable_progress_bar)
-            try:
-                with Job(f"{job_id}-{restarts}", group, demand.num_ranks) as job:
-                    try:
-                        return job.run(task, screen, interruptions)
-                    except (LostPartError, RankError) as error:
-                        job.show_rest(screen)
-                        failure = error
-            finally:
-                screen.close()
+        for restart in range(max_restarts + 1):
+            result = _attempt(task, Job(f"{job_id}-{restart}", group, demand.num_ranks), interruptions)
+            if isinstance(result, int):
+                return result
+            print(f"relax-lightning: {result}", file=sys.stderr)
             newest = _newest(config)
-            has_saved = newest is not None and newest != before
-            if has_saved:
+            if newest is not None and newest != before:
                 task = replace(task, ckpt_path=newest[0])
-            _tell(failure, newest[0] if has_saved else task.ckpt_path)
-            can_restart = isinstance(failure, LostPartError) and restarts < config.cluster.max_restarts
-            if not can_restart or task.command != "fit" or interruptions.received is not None:
-                return 1
-            restarts += 1
-            start = "from the beginning" if task.ckpt_path is None else f"from {task.ckpt_path}"
-            print(f"Restart {restarts} of {config.cluster.max_restarts}, {start}", file=sys.stderr)
+            where = (
+                "there is no checkpoint"
+                if task.ckpt_path is None
+                else f"the last checkpoint is {task.ckpt_path}"
+            )
+            print(f"The job ended; {where}", file=sys.stderr)
+            if isinstance(result, RankError) or interruptions.received is not None:
+                break
+            if restart < max_restarts:
+                print(f"Restart {restart + 1} of {max_restarts}", file=sys.stderr)
+    return 1
+
+
+def _max_restarts(cluster: ClusterConfig, command: str) -> int:
+    """Only training has checkpoints to go on from."""
+    return cluster.max_restarts if command == "fit" else 0
+
+
+def _attempt(task: Task, job: Job, interruptions: Interruptions) -> int | LostPartError | RankError:
+    """One attempt: its status, or what ended it."""
+    screen = Screen(is_enabled=task.config.trainer.enable_progress_bar)
+    try:
+        with job:
+            try:
+                return job.run(task, screen, interruptions)
+            except (LostPartError, RankError) as error:
+                job.show_rest(screen)
+                return error
+    finally:
+        screen.close()
 
 
 def _newest(config: Config) -> tuple[str, Any] | None:
     """The newest checkpoint of the save root, and the mark of the save that made it; None without."""
     folder = resumed_folder(config, "auto")
     return None if folder is None else (str(folder), (read_manifest(Path(folder)) or {}).get("pair"))
-
-
-def _tell(error: LostPartError | RankError, checkpoint: str | None) -> None:
-    print(f"relax-lightning: {error}", file=sys.stderr)
-    where = "there is no checkpoint yet" if checkpoint is None else f"the last checkpoint is {checkpoint}"
-    print(f"The job ended; {where}", file=sys.stderr)

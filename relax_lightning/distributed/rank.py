@@ -22,7 +22,7 @@ from relax_lightning.config import Config
 from relax_lightning.distributed.coordinator import Line, Shown
 from relax_lightning.distributed.environment import RankPlace
 from relax_lightning.distributed.processes import place_here
-from relax_lightning.errors import is_for_user, text_of
+from relax_lightning.errors import text_of
 from relax_lightning.import_path import import_object
 from relax_lightning.tracking.progress import Progress
 
@@ -51,7 +51,6 @@ class Outcome:
     status: int
     message: str | None = None
     """Of the exception that ended it."""
-    is_for_user: bool = True
     phase: str | None = None
     """The phase it came from."""
     ended: float = 0.0
@@ -87,7 +86,7 @@ class RankWorker:
             except SystemExit as error:
                 return Outcome(error.code if isinstance(error.code, int) else 1)
             except BaseException as error:  # noqa: BLE001 as the interpreter itself would; the driver tells it
-                return Outcome(1, text_of(error), is_for_user(error), progress.current_phase, time.time())
+                return Outcome(1, text_of(error), progress.current_phase, time.time())
 
     def _enter_folder(self, folder: str) -> None:
         if not Path(folder).is_dir():

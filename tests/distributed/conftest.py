@@ -28,11 +28,17 @@ def address():
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "OMP_NUM_THREADS": "1",
     }
-    host = subprocess.Popen(
-        [sys.executable, str(HERE / "cluster_host.py"), "4"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    assert host.stdin is not None and host.stdout is not None
-    yield host.stdout.readline().strip()
+    for _ in range(3):
+        # Ray gives its own processes 30 s to come up, which a busy machine may take from them.
+        host = subprocess.Popen(
+            [sys.executable, str(HERE / "cluster_host.py"), "4"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        assert host.stdin is not None and host.stdout is not None
+        address = host.stdout.readline().strip()
+        if address:
+            break
+    assert address
+    yield address
     host.stdin.close()
     assert host.wait(60) == 0

@@ -73,7 +73,7 @@ def test_a_killed_rank_is_started_again_and_the_run_is_that_of_one_process(addre
     assert "relax-lightning: rank 0 (actor, critic and rollout) was killed or crashed (process " in err
     assert "about to be killed" in err
     assert "The job ended; the last checkpoint is" in err and "iter_0000002" in err
-    assert "Restart 1 of 1, from" in err
+    assert "Restart 1 of 1\n" in err
     lines = out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("iteration ")] == ["1/3", "2/3", "3/3"]
     assert sum(line.startswith("best response: ") for line in lines) == 4
