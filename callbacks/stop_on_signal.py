@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.tracking.journal_logger import JournalLogger
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -22,6 +23,8 @@ class StopOnSignal(Callback):
 
     def __init__(self) -> None:
         self.received: int | None = None
+        """The signal that ends training; the same on every rank once the iteration is over."""
+        self._own: int | None = None
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -39,7 +42,10 @@ class StopOnSignal(Callback):
         self._stop(trainer)
 
     def _stop(self, trainer: Trainer) -> bool:
-        if not trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
+        strategy = trainer.strategy
+        assert isinstance(strategy, ColocateStrategy)
+        self.received = strategy.peers.largest(self._own or 0) or None
+        if self.received is None:
             return False
         trainer.should_stop = True
         for logger in trainer.loggers:
@@ -55,11 +61,11 @@ class StopOnSignal(Callback):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if self.received is not None:
+        if self._own is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        self.received = number
+        self.received = self._own = number
         message = f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once\n"
         # A handler may interrupt a print, and a print inside a print raises.
         os.write(2, message.encode())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from relax_lightning.quiet import quiet_third_parties
 
@@ -32,6 +33,7 @@ from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
+    is_first_rank,
     iterations_done,
     put_aside_earlier_checkpoints,
 )
@@ -107,7 +109,11 @@ class RelaxLightningCLI(LightningCLI):
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        # A launcher may show each rank its own GPU alone.
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        return torch.device("cuda", local_rank if torch.cuda.device_count() > 1 else 0)
 
     def _tree(self) -> dict[str, Any]:
         tree = to_dict(self._config)
@@ -150,6 +156,7 @@ class RelaxLightningCLI(LightningCLI):
         return ColocateStrategy(
             self._device,
             parallel=actor.parallel,
+            critic_parallel=critic.parallel,
             seed=self._config.seed_everything,
             save_root=actor.save,
             critic_save_root=critic.save,
@@ -159,7 +166,9 @@ class RelaxLightningCLI(LightningCLI):
             verify_publish=self._config.strategy.verify_publish,
         )
 
-    def _logger(self) -> JournalLogger:
+    def _logger(self) -> JournalLogger | bool:
+        if not is_first_rank():
+            return False
         folder = Path(self._config.trainer.default_root_dir)
         resumed = self._manifest.get("run_key")
         mlflow = self._config.tracking.mlflow
@@ -169,7 +178,14 @@ class RelaxLightningCLI(LightningCLI):
         return MLflowLogger(folder, resume_run_id=resumed, **settings)
 
 
+def _say(text: str, file: TextIO | None = None) -> None:
+    if is_first_rank():
+        print(text, file=file)
+
+
 def _write_config(folder: Path, config: Config, subcommand: str) -> None:
+    if not is_first_rank():
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if subcommand == "fit":
@@ -205,7 +221,7 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     if subcommand == "fit":
         done = iterations_done(config, ckpt_path)
         if 0 < config.trainer.max_steps <= done:
-            print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+            _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
             return 0
         if done == 0:
             put_aside_earlier_checkpoints(config)
@@ -228,5 +244,5 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     if received is None:
         return 0
     resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
-    print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
+    _say(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
     return 128 + received

@@ -224,7 +224,7 @@ class PPOModule(LightningModule):
     def _learn_critic(self, rollouts: Rollouts) -> tuple[Experience, dict[str, float]]:
         algorithm = self.config.algorithm
         with self._phase("critic"):
-            groups = self._batching.groups(rollouts, list(range(len(rollouts))))
+            groups = self._batching.groups(rollouts, list(range(len(rollouts))), self.critic.groups)
             bootstrap = algorithm.truncation == "bootstrap"
             values, final_values = self.critic.values(rollouts, groups, with_final=bootstrap)
             self.hooks.fire("on_values_computed", rollouts, values)
@@ -238,7 +238,7 @@ class PPOModule(LightningModule):
         algorithm = self.config.algorithm
         with self._phase("actor"):
             if algorithm.old_log_probs == "recompute":
-                groups = self._batching.groups(experience, list(range(len(experience))))
+                groups = self._batching.groups(experience, list(range(len(experience))), self.actor.groups)
                 old_log_probs = self.actor.log_probs(experience.rollouts, groups)
                 experience = replace(experience, old_log_probs=old_log_probs)
             log = self._run_steps(self.actor, experience, algorithm.num_ppo_epochs)
@@ -268,7 +268,7 @@ class PPOModule(LightningModule):
 
         def after_step(result: StepResult, rows: list[int]) -> bool:
             sample_ids = experience.rollouts.sample_ids[rows].tolist()
-            warning = self._guard.check(result, role.name, self.iteration, self.global_rank, sample_ids)
+            warning = self._guard.check(result, role.name, self.iteration, sample_ids)
             if warning is not None:
                 rank_zero_warn(warning)
             limit = self.config.algorithm.target_kl

@@ -15,7 +15,8 @@ from relax_lightning.algorithms.importance import truncated_importance_weights
 from relax_lightning.algorithms.losses import policy_loss, value_loss
 from relax_lightning.batch import Experience
 from relax_lightning.config import AlgorithmConfig, ModelConfig
-from relax_lightning.data.packing import microbatches, optimizer_steps
+from relax_lightning.data.packing import deal, microbatches, optimizer_steps
+from relax_lightning.megatron.groups import ModelGroups
 from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole, StepResult
 from relax_lightning.plan.schedule import PACKING_UNIT_CPU, PACKING_UNIT_GPU
@@ -55,9 +56,7 @@ class FiniteGuard:
     limit: int
     consecutive: int = 0
 
-    def check(
-        self, result: StepResult, role: str, iteration: int, rank: int, sample_ids: list[int]
-    ) -> str | None:
+    def check(self, result: StepResult, role: str, iteration: int, sample_ids: list[int]) -> str | None:
         """The warning of a skipped step, or None.
 
         Raises:
@@ -68,7 +67,8 @@ class FiniteGuard:
             return None
         self.consecutive += 1
         what = f"loss {result.loss}, gradient norm {result.grad_norm}"
-        where = f"iteration {iteration}, {role}, rank {rank}, samples {sample_ids}"
+        ranks = ", ".join(map(str, result.not_finite_ranks)) or "all"
+        where = f"iteration {iteration}, {role}, rank {ranks}, samples {sample_ids}"
         message = f"{what} in {where}: the optimizer step was not applied"
         if self.consecutive >= self.limit:
             raise NotFiniteError(f"{message}; {self.consecutive} in a row, model.max_consecutive_nan reached")
@@ -87,8 +87,11 @@ class Batching:
         self._config = config
         self._unit = PACKING_UNIT_GPU if on_gpu else PACKING_UNIT_CPU
 
-    def groups(self, experience_or_rollouts: Any, rows: list[int]) -> list[list[int]]:
-        """Rows of each micro-batch; samples without a response are left out."""
+    def groups(self, experience_or_rollouts: Any, rows: list[int], cut: ModelGroups) -> list[list[int]]:
+        """Rows of each micro-batch of this process's replica of a model that is cut like this, which may get none.
+
+        Samples without a response are left out; the others are dealt out over the replicas.
+        """
         rollouts = getattr(experience_or_rollouts, "rollouts", experience_or_rollouts)
         lengths = (rollouts.prompt_lengths + rollouts.response_lengths).tolist()
         responses = rollouts.response_lengths.tolist()
@@ -96,7 +99,8 @@ class Batching:
         if budget is None:
             budget = self._unit * math.ceil(max(lengths) / self._unit)
         kept = [row for row in rows if responses[row] > 0]
-        return microbatches(lengths, kept, max_samples=self._config.micro_batch_size, max_tokens=budget)
+        mine = deal(lengths, kept, cut.num_replicas)[cut.replica]
+        return microbatches(lengths, mine, max_samples=self._config.micro_batch_size, max_tokens=budget)
 
     def steps(self, num_samples: int, num_epochs: int, seed: int) -> Iterator[list[int]]:
         """Rows of each optimizer step, pass after pass."""
@@ -204,9 +208,9 @@ def run_steps(
     log = StepLog(role.name)
     for rows in steps:
         loss = StepLoss(experience, rows, algorithm, role.device)
-        groups = batching.groups(experience, rows)
-        if loss.num_tokens == 0 or not groups:
+        if loss.num_tokens == 0:
             continue
+        groups = batching.groups(experience, rows, role.groups)
         scale = before_step(role.num_steps_done)
         if isinstance(role, Critic):
             packed = [role.pack(experience.rollouts, group) for group in groups]

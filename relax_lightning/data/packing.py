@@ -50,3 +50,24 @@ def microbatches(
         groups[-1].append(row)
         room -= lengths[row]
     return groups
+
+
+def deal(lengths: Sequence[int], rows: Sequence[int], num_replicas: int) -> list[list[int]]:
+    """Rows of each data-parallel replica, with about as many tokens each.
+
+    Longest first, each to the replica that has least (Graham 1969, "Bounds on Multiprocessing Timing Anomalies"); the
+    outcome depends on nothing else, so that every rank finds the same. A replica gets none where rows are fewer.
+
+    Args:
+        lengths: Tokens of every sample of the record.
+        rows: The samples to deal out.
+        num_replicas: Data-parallel replicas of the model.
+    """
+    shares: list[list[int]] = [[] for _ in range(num_replicas)]
+    tokens = [0] * num_replicas
+    for row in sorted(rows, key=lambda r: (-lengths[r], r)):
+        least = min(range(num_replicas), key=lambda replica: (tokens[replica], replica))
+        shares[least].append(row)
+        tokens[least] += lengths[row]
+    order = {row: place for place, row in enumerate(rows)}
+    return [sorted(share, key=order.__getitem__) for share in shares]

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 from relax_lightning.config import AdvantagesConfig, RolloutConfig
 from relax_lightning.data.advantages import AdvantagesDataModule
 from relax_lightning.data.rollout import RolloutDataModule
+from relax_lightning.strategies.colocate import ColocateStrategy
 
 
 class PPODataModule(LightningDataModule):
@@ -39,7 +40,10 @@ class PPODataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Read the prompts, start the reward workers and the engine."""
         assert self.trainer is not None
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, ColocateStrategy)
         self.rollout.run_folder = self.trainer.default_root_dir
+        self.rollout.peers = strategy.peers
         self.rollout.setup(stage)
 
     def train_dataloader(self) -> Any:

@@ -20,6 +20,7 @@ from relax_lightning.data.endless import EndlessPrompts
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
 from relax_lightning.import_path import import_object
+from relax_lightning.peers import ALONE
 from relax_lightning.rewards.records import RewardError, RewardRequest
 from relax_lightning.rewards.workers import RewardWorkers
 from relax_lightning.rollout.engine import Generation, RolloutEngine
@@ -84,6 +85,8 @@ class RolloutDataModule(LightningDataModule):
         self._batch_size = config.batch_size
         self.samples_per_iteration = config.batch_size * config.n_samples_per_prompt
         self.run_folder: str | Path = "."
+        self.peers = ALONE
+        """All processes of the job; each generates its share, and the first one rewards."""
         self.tokenizer: Any = None
         self.engine: RolloutEngine
         self._train: PromptDataset | None = None
@@ -103,8 +106,9 @@ class RolloutDataModule(LightningDataModule):
         }
         self.engine = _build_engine(self._config.engine)
         assert self._config.reward is not None
-        self._reward = RewardWorkers(self._config.reward)
-        self._reward.__enter__()
+        if self.peers.is_first:
+            self._reward = RewardWorkers(self._config.reward)
+            self._reward.__enter__()
 
     def _load(self, name: str, config: PromptsConfig) -> PromptDataset:
         sampling = config.sampling or self._config.sampling
@@ -120,9 +124,11 @@ class RolloutDataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """End engine and reward workers."""
+        engine = getattr(self, "engine", None)
+        if self.tokenizer is not None and engine is not None:
+            engine.close()
         if self._reward is not None:
             self._reward.close()
-            self.engine.close()
         self.tokenizer = self._reward = None
 
     def train_dataloader(self) -> EndlessPrompts:
@@ -173,12 +179,28 @@ class RolloutDataModule(LightningDataModule):
     ) -> Rollouts:
         rows = [row for row in range(len(prompts)) for _ in range(num_samples)]
         sample_ids = [prompts.ids[row] * num_samples + n % num_samples for n, row in enumerate(rows)]
-        generations = self.engine.generate(
-            [prompts.token_ids[row] for row in rows], sample_ids, sampling, seed
-        )
+        token_ids = [prompts.token_ids[row] for row in rows]
+        generations = self._generations(token_ids, sample_ids, sampling, seed)
         responses = [self.tokenizer.decode(g.token_ids, skip_special_tokens=True) for g in generations]
-        rewards = self._score(prompts, rows, sample_ids, responses, dump_name)
+        rewards = self.peers.on_first(lambda: self._score(prompts, rows, sample_ids, responses, dump_name))
         return _rollouts(prompts, rows, sample_ids, generations, responses, rewards, sampling, self.engine)
+
+    def _generations(
+        self, token_ids: Sequence[Sequence[int]], sample_ids: list[int], sampling: SamplingConfig, seed: int
+    ) -> list[Generation]:
+        """A response for each sample: every engine generates its share, and all processes learn all of them."""
+        share = self.engine.share
+        rows = share.rows(len(sample_ids))
+
+        def generate() -> tuple[int, list[Generation]] | None:
+            if not share.generates or not rows:
+                return None
+            ids = [sample_ids[row] for row in rows]
+            answers = self.engine.generate([token_ids[row] for row in rows], ids, sampling, seed)
+            return (share.index, answers) if share.reports else None
+
+        parts = dict(part for part in self.peers.collect(generate) if part is not None)
+        return [generation for _, answers in sorted(parts.items()) for generation in answers]
 
     def _score(
         self, prompts: Prompts, rows: list[int], sample_ids: list[int], responses: list[str], dump_name: str

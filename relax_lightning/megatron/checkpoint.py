@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -30,10 +30,13 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
     # outlives the save; ours is synchronous, so a queue in this process does.
     filesystem_async._results_queue = queue.Queue()  # pyright: ignore[reportAttributeAccessIssue]
     with cuda_stand_in(), _quiet():
-        model = role.model.sharded_state_dict()
+        metadata = _metadata(role.model)
+        model = role.model.sharded_state_dict(metadata=metadata)
+        with _places_without_padding(role):
+            optimizer = role.optimizer.sharded_state_dict(model, metadata=metadata)
         state = {
             "model": model,
-            "optimizer": role.optimizer.sharded_state_dict(model, metadata=_metadata()),
+            "optimizer": optimizer,
             "schedule": role.schedule.state_dict(),
             "num_steps_done": role.num_steps_done,
         }
@@ -57,8 +60,10 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         return
     path = _checked(directory)
     with cuda_stand_in(), torch.no_grad(), _quiet():
-        model = role.model.sharded_state_dict()
-        optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=_metadata())
+        metadata = _metadata(role.model)
+        model = role.model.sharded_state_dict(metadata=metadata)
+        with _places_without_padding(role):
+            optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=metadata)
         loaded: Any = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
@@ -77,7 +82,8 @@ def load_model_weights(model: PolicyModel, directory: str | Path) -> None:
     """
     path = _checked(directory)
     with cuda_stand_in(), torch.no_grad(), _quiet():
-        loaded: Any = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(path))
+        state = {"model": model.sharded_state_dict(metadata=_metadata(model))}
+        loaded: Any = dist_checkpointing.load(state, str(path))
         model.load_state_dict(loaded["model"])
 
 
@@ -87,8 +93,8 @@ def _checked(directory: str | Path) -> Path:
     return Path(directory)
 
 
-def _metadata() -> dict[str, Any]:
-    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+def _metadata(model: PolicyModel) -> dict[str, Any]:
+    group = model.groups.collection.dp_cp
     return {"distrib_optim_sharding_type": "fully_reshardable", "dp_cp_group": group}
 
 
@@ -115,6 +121,32 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
     for inner, step in zip(inner_optimizers(role.optimizer), steps, strict=True):
         for parameter, values in inner.state.items():
             inner.state[parameter] = {"step": adam_step(parameter, step[parameter]), **values}
+
+
+@contextmanager
+def _places_without_padding(role: MegatronRole) -> Iterator[None]:
+    """Where each parameter's state lies once Megatron has taken out the padding between its buckets.
+
+    Megatron looks for it where it lay before, and so takes the state of other parameters; a tied embedding under
+    pipelining is what makes a second bucket.
+    """
+    outer: list[Any] = getattr(role.optimizer, "chained_optimizers", [role.optimizer])
+    buffers = [b for part in outer if isinstance(part, DistributedOptimizer) for b in part.buffers]
+    originals = [buffer.param_index_map for buffer in buffers]
+    for buffer, places in zip(buffers, originals, strict=True):
+        shifts, unpadded = [], 0
+        for bucket in buffer.buckets:
+            shifts.append(bucket.offset - unpadded)
+            unpadded += bucket.numel_unpadded
+        buffer.param_index_map = {
+            parameter: (start - shifts[number], end - shifts[number], number)
+            for parameter, (start, end, number) in places.items()
+        }
+    try:
+        yield
+    finally:
+        for buffer, places in zip(buffers, originals, strict=True):
+            buffer.param_index_map = places
 
 
 def _take_settings(saved: list[dict[str, Any]], current: list[dict[str, Any]]) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.layout import DecodeLayout, KVCache, SequenceLayout
-from relax_lightning.megatron.model import PolicyModel
+from relax_lightning.megatron.model import Layout, PolicyModel
 
 PREFILL_TOKENS = 8192
 """Prompt tokens that go through the model at a time."""
 
 
 class MegatronDecoder:
-    """Decodes one batch at a time: `begin`, then `step` for every further token, `select` to drop rows."""
+    """Decodes one batch at a time: `begin`, then `step` for every further token, `select` to drop rows.
+
+    All ranks of a model decode the same batch together, and all get its logits.
+    """
 
     def __init__(self, model: PolicyModel) -> None:
         self._model = model
@@ -57,7 +62,7 @@ class MegatronDecoder:
         assert self._cache is not None, "begin comes first"
         self._longest += 1
         layout = DecodeLayout(positions=self._positions, longest=self._longest, cache=self._cache)
-        logits = self._model.logits(self._model.forward(tokens, layout))
+        logits = self._logits(tokens, layout)
         self._positions = self._positions + 1
         return logits
 
@@ -83,8 +88,29 @@ class MegatronDecoder:
         lengths = tuple(len(p) for p in prompts)
         layout = SequenceLayout(lengths=lengths, device=device, cache=self._cache, first_cache_row=first_row)
         tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
-        hidden = self._model.forward(tokens, layout)
-        return self._model.logits(hidden.index_select(0, layout.last_tokens))
+        return self._logits(tokens, layout, layout.last_tokens)
+
+    def _logits(self, tokens: Tensor, layout: Layout, wanted: Tensor | None = None) -> Tensor:
+        """The tokens through all stages; [wanted or all tokens, vocabulary] on each of them."""
+        model, groups = self._model, self._model.groups
+        pipeline, config = groups.collection.pp, model.config
+        with model.whole_tokens(), cuda_stand_in():
+            if not groups.is_first_stage:
+                shape = (len(tokens), 1, config.hidden_size)
+                hidden = torch.empty(shape, dtype=config.params_dtype, device=tokens.device)
+                dist.recv(hidden, group=pipeline, group_src=groups.stage - 1)
+                model.set_input_tensor(hidden)
+            hidden = model.forward(tokens, layout)
+            if groups.is_last_stage:
+                logits = model.whole_logits(hidden if wanted is None else hidden.index_select(0, wanted))
+            else:
+                dist.send(hidden.contiguous(), group=pipeline, group_dst=groups.stage + 1)
+                shape = (len(tokens if wanted is None else wanted), model.num_tokens_known)
+                logits = torch.empty(shape, dtype=config.params_dtype, device=tokens.device)
+        if groups.num_stages > 1:
+            logits = logits.contiguous()
+            dist.broadcast(logits, group=pipeline, group_src=groups.num_stages - 1)
+        return logits
 
 
 def _token_slices(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from relax_lightning.config.architecture import hugging_face_config
 from relax_lightning.config.checkpoints import read_manifest
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.checkpoint import load_model_weights
-from relax_lightning.megatron.groups import initialize_groups
+from relax_lightning.megatron.groups import groups_of, initialize_groups
 from relax_lightning.megatron.hugging_face import hugging_face_tensors
 from relax_lightning.megatron.model import build_model, transformer_config
 
@@ -53,7 +53,7 @@ def _read_tensors(folder: Path, architecture: ArchitectureConfig, dtype: str) ->
     cpu, parallel = torch.device("cpu"), ParallelConfig()
     initialize_groups(parallel, cpu, seed=0)
     config = transformer_config(architecture, parallel, getattr(torch, dtype), recompute=None)
-    built = build_model(architecture, config, cpu)
+    built = build_model(architecture, config, groups_of(parallel), cpu)
     load_model_weights(built, folder)
     return {name: tensor.clone() for name, tensor in hugging_face_tensors(built)}
 

@@ -1,50 +1,124 @@
-"""Megatron's process groups: made once a process, from the parallel sizes of the configuration."""
+"""Megatron's process groups, of the actor and of the critic, from the parallel sizes of the configuration."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import socket
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from relax_lightning.config import ParallelConfig
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.peers import ALONE, DEADLINE, Peers
 
 
-def initialize_groups(parallel: ParallelConfig, device: torch.device, seed: int) -> None:
+@dataclass(frozen=True)
+class ModelGroups:
+    """The groups that one model is cut over, and this process's place in them."""
+
+    collection: ProcessGroupCollection
+    """Megatron's groups; passed to everything of Megatron's that takes it."""
+    peers: Peers = ALONE
+    """All processes of the job."""
+
+    @property
+    def tensor_size(self) -> int:
+        """Ranks that a layer is cut over."""
+        return self.collection.tp.size()
+
+    @property
+    def tensor_rank(self) -> int:
+        """Place among them."""
+        return self.collection.tp.rank()
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages that the layers are cut into."""
+        return self.collection.pp.size()
+
+    @property
+    def stage(self) -> int:
+        """This process's stage."""
+        return self.collection.pp.rank()
+
+    @property
+    def num_replicas(self) -> int:
+        """Data-parallel copies of the model, which share its samples."""
+        return self.collection.dp.size()
+
+    @property
+    def replica(self) -> int:
+        """Which copy this process is part of."""
+        return self.collection.dp.rank()
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether the embedding is here."""
+        return self.stage == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether the head is here."""
+        return self.stage == self.num_stages - 1
+
+    @property
+    def reports(self) -> bool:
+        """Whether this process is the one of its replica whose results count."""
+        return self.is_last_stage and self.tensor_rank == 0
+
+
+@dataclass
+class _Current:
+    """The groups of this process, by (tensor, pipeline, context)."""
+
+    peers: Peers | None = None
+    by_sizes: dict[tuple[int, int, int], ModelGroups] = field(default_factory=dict)
+
+
+_current = _Current()
+
+
+def initialize_groups(
+    parallel: ParallelConfig, device: torch.device, seed: int, *, critic: ParallelConfig | None = None
+) -> Peers:
     """Join the default process group (alone, when no launcher set one up) and make Megatron's groups.
 
-    They last as long as the process: a second Trainer takes them as they are, for torch never ends all the threads of
-    a group that was destroyed.
+    They last as long as the process: a second Trainer of the same sizes takes them as they are, for torch never ends
+    all the threads of a group that was destroyed.
 
-    Raises:
-        RuntimeError: Groups of other parallel sizes already exist in this process.
+    Args:
+        parallel: How the actor is cut; Megatron's own global state is of these groups.
+        device: This process's.
+        seed: Of Megatron's random states.
+        critic: How the critic is cut; None: as the actor.
+
+    Returns:
+        All processes of the job.
     """
     if not dist.is_initialized():
         _initialize_default_group(device)
         atexit.register(destroy_groups)
-    sizes = (parallel.tensor, parallel.pipeline, parallel.context)
-    if parallel_state.model_parallel_is_initialized():
-        have = (
-            parallel_state.get_tensor_model_parallel_world_size(),
-            parallel_state.get_pipeline_model_parallel_world_size(),
-            parallel_state.get_context_parallel_world_size(),
-        )
-        if have != sizes:
-            raise RuntimeError(f"process groups exist for (tensor, pipeline, context) {have}, wanted {sizes}")
-    else:
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=parallel.tensor,
-            pipeline_model_parallel_size=parallel.pipeline,
-            context_parallel_size=parallel.context,
-            create_gloo_process_groups=False,
-        )
+        _current.peers = None
+    if _current.peers is None:
+        _current.peers, _current.by_sizes = Peers.join(), {}
+    wanted = [_sizes(parallel), _sizes(critic or parallel)]
+    if any(sizes not in _current.by_sizes for sizes in wanted) or _global_sizes() != wanted[0]:
+        # The actor's come last, so that Megatron's global state is theirs.
+        _current.by_sizes = {sizes: _make(sizes, _current.peers) for sizes in dict.fromkeys(wanted[::-1])}
     with cuda_stand_in():
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+    return _current.peers
+
+
+def groups_of(parallel: ParallelConfig) -> ModelGroups:
+    """The groups of a model that is cut like this; `initialize_groups` made them."""
+    return _current.by_sizes[_sizes(parallel)]
 
 
 def destroy_groups() -> None:
@@ -53,6 +127,36 @@ def destroy_groups() -> None:
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
+    _current.peers, _current.by_sizes = None, {}
+
+
+def _sizes(parallel: ParallelConfig) -> tuple[int, int, int]:
+    return parallel.tensor, parallel.pipeline, parallel.context
+
+
+def _global_sizes() -> tuple[int, int, int] | None:
+    if not parallel_state.model_parallel_is_initialized():
+        return None
+    return (
+        parallel_state.get_tensor_model_parallel_world_size(),
+        parallel_state.get_pipeline_model_parallel_world_size(),
+        parallel_state.get_context_parallel_world_size(),
+    )
+
+
+def _make(sizes: tuple[int, int, int], peers: Peers) -> ModelGroups:
+    if parallel_state.model_parallel_is_initialized():
+        # Megatron forgets the groups; whoever holds their collection goes on with them.
+        parallel_state.destroy_model_parallel()
+    tensor, pipeline, context = sizes
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        context_parallel_size=context,
+        create_gloo_process_groups=False,
+        distributed_timeout_minutes=int(DEADLINE.total_seconds() // 60),
+    )
+    return ModelGroups(ProcessGroupCollection.use_mpu_process_groups(), peers)
 
 
 def _initialize_default_group(device: torch.device) -> None:
@@ -61,7 +165,7 @@ def _initialize_default_group(device: torch.device) -> None:
         torch.cuda.set_device(device)
     backend, device_id = ("nccl", device) if is_gpu else ("gloo", None)
     if "RANK" in os.environ:
-        dist.init_process_group(backend, device_id=device_id)
+        dist.init_process_group(backend, device_id=device_id, timeout=DEADLINE)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from relax_lightning.megatron.fused import log_probs_and_entropy
 from relax_lightning.megatron.microbatch import Microbatch
 from relax_lightning.megatron.model import PolicyModel
+from relax_lightning.megatron.vocabulary import vocab_parallel_log_probs_and_entropy
 
 CHUNK_TOKENS = 2048
 """Positions that go through the vocabulary at a time: their logits are dropped and recomputed in backward."""
@@ -38,13 +39,19 @@ def policy_outputs(
     """Log-probs of the response tokens at the sampling temperature, and the entropy of the same distribution.
 
     Args:
-        hidden: [tokens, 1, hidden] of the packed micro-batch.
+        hidden: [tokens, 1, hidden] of the packed micro-batch, as the model's forward gave it.
         temperature: The sampling temperature, above 0.
     """
-    states = hidden.index_select(0, batch.states)
+    states = model.gathered(hidden).index_select(0, batch.states)
+    groups = model.groups
 
     def chunk(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return log_probs_and_entropy(model.logits(rows), targets, temperature)
+        logits = model.logits(rows)
+        if groups.tensor_size == 1:
+            return log_probs_and_entropy(logits, targets, temperature)
+        return vocab_parallel_log_probs_and_entropy(
+            logits, targets, temperature, num_tokens=model.num_tokens_known, groups=groups
+        )
 
     if states.shape[0] <= CHUNK_TOKENS:
         log_probs, entropy = chunk(states, batch.targets)
@@ -60,6 +67,7 @@ def policy_outputs(
 
 def critic_outputs(model: PolicyModel, hidden: Tensor, batch: Microbatch) -> CriticOutputs:
     """Values of the states before each response token; [tokens, 1, hidden] in, [rows, response] out."""
+    hidden = model.gathered(hidden)
     values = model.logits(hidden.index_select(0, batch.states)).squeeze(-1)
     final = None
     if batch.final_states is not None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
+import torch.distributed as dist
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from relax_lightning.megatron.groups import ModelGroups
 from relax_lightning.megatron.model import CriticModel, PolicyModel
 
-_EMBEDDING = "model.embed_tokens.weight"
-_TOP = {
-    "embedding.word_embeddings.weight": (_EMBEDDING, 0),
-    "output_layer.weight": ("lm_head.weight", 0),
-    "decoder.final_layernorm.weight": ("model.norm.weight", None),
-}
+_FINAL_NORM = "decoder.final_layernorm.weight"
+_EMBEDDING = "embedding.word_embeddings.weight"
+_OUTPUT = "output_layer.weight"
+_OF_VOCABULARY = {_EMBEDDING: "model.embed_tokens.weight", _OUTPUT: "lm_head.weight"}
 _LAYER = {
     "input_layernorm.weight": ("input_layernorm.weight", None),
     "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight", None),
@@ -85,42 +86,82 @@ def load_weights(model: PolicyModel, directory: str | Path) -> None:
         parameter.copy_(tensor)
 
 
-@torch.no_grad()
 def hugging_face_tensors(model: PolicyModel) -> Iterator[tuple[str, Tensor]]:
-    """This pipeline stage's weights under their Hugging Face names, whole on every tensor rank."""
+    """The whole model's weights under their Hugging Face names, each whole, on every rank.
+
+    All ranks of the model take all of them, one after another: tensor ranks gather, and stages broadcast theirs.
+    """
+    groups = model.groups
+    if groups.num_stages == 1:
+        yield from _stage_tensors(model, partial(_gather, groups))
+        return
+    own = _stage_tensors(model, partial(_gather, groups))
+    described = [(name, tuple(t.shape)) for name, t in _stage_tensors(model, partial(_described, groups))]
+    by_stage = dict(groups.peers.gather((groups.stage, described)))
+    parameter = next(model.parameters())
+    for stage, names in sorted(by_stage.items()):
+        for name, shape in names:
+            if stage == groups.stage:
+                tensor = next(own)[1].contiguous()
+            else:
+                tensor = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
+            dist.broadcast(tensor, group=groups.collection.pp, group_src=stage)
+            yield name, tensor
+
+
+@torch.no_grad()
+def _stage_tensors(
+    model: PolicyModel, gather: Callable[[Tensor, int | None], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """What this stage holds; `gather` makes a tensor whole that is cut in a dimension."""
     config = model.config
     for name, parameter in model.named_parameters():
-        if name in _TOP:
-            target, dim = _TOP[name]
-            yield target, _gather(parameter, dim)
+        if _is_of_head(model, name):
+            continue
+        if name in _OF_VOCABULARY:
+            yield _OF_VOCABULARY[name], gather(parameter, 0)[: model.num_tokens_known]
+            continue
+        if name == _FINAL_NORM:
+            yield "model.norm.weight", gather(parameter, None)
             continue
         prefix, rest = _layer_prefix(model, name)
         if rest in _LAYER:
             target, dim = _LAYER[rest]
-            yield prefix + target, _gather(parameter, dim)
+            yield prefix + target, gather(parameter, dim)
         elif rest.startswith("self_attention.linear_qkv."):
             kind = rest.rsplit(".", 1)[1]
-            for letter, tensor in zip("qkv", _split_qkv(_gather(parameter, 0), config), strict=True):
+            for letter, tensor in zip("qkv", _split_qkv(gather(parameter, 0), config), strict=True):
                 yield f"{prefix}self_attn.{letter}_proj.{kind}", tensor
         else:
             for part, tensor in zip(("gate", "up"), parameter.chunk(2), strict=True):
-                yield f"{prefix}mlp.{part}_proj.weight", _gather(tensor, 0)
+                yield f"{prefix}mlp.{part}_proj.weight", gather(tensor, 0)
+
+
+def _is_of_head(model: PolicyModel, name: str) -> bool:
+    """Whether no trunk's tensor is meant: a value head, or the last stage's copy of a tied embedding."""
+    tied = model.share_embeddings_and_output_weights
+    return name.startswith("output_layer.") and (isinstance(model, CriticModel) or tied)
 
 
 def _to_megatron(model: PolicyModel, name: str, source: Callable[[str], Tensor]) -> Tensor:
-    if name in _TOP:
-        target, dim = _TOP[name]
-        return _shard(source(target), dim)
+    groups = model.groups
+    if name in _OF_VOCABULARY:
+        tied = name == _OUTPUT and model.share_embeddings_and_output_weights
+        whole = source(_OF_VOCABULARY[_EMBEDDING if tied else name])
+        return _shard(groups, F.pad(whole, (0, 0, 0, -len(whole) % groups.tensor_size)), 0)
+    if name == _FINAL_NORM:
+        return source("model.norm.weight")
     prefix, rest = _layer_prefix(model, name)
     if rest in _LAYER:
         target, dim = _LAYER[rest]
-        return _shard(source(prefix + target), dim)
+        return _shard(groups, source(prefix + target), dim)
     if rest.startswith("self_attention.linear_qkv."):
         kind = rest.rsplit(".", 1)[1]
         q, k, v = (source(f"{prefix}self_attn.{letter}_proj.{kind}") for letter in "qkv")
-        return _shard(_join_qkv(q, k, v, model.config), 0)
+        return _shard(groups, _join_qkv(q, k, v, model.config), 0)
     if rest == "mlp.linear_fc1.weight":
-        return torch.cat([_shard(source(f"{prefix}mlp.{part}_proj.weight"), 0) for part in ("gate", "up")])
+        parts = (source(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up"))
+        return torch.cat([_shard(groups, part, 0) for part in parts])
     raise AssertionError(f"no Hugging Face name for {name}")
 
 
@@ -152,18 +193,23 @@ def _qkv_sizes(config: object) -> tuple[int, int, int]:
     return groups, heads // groups, config.kv_channels  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _shard(tensor: Tensor, dim: int | None) -> Tensor:
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    if dim is None or size == 1:
+def _shard(groups: ModelGroups, tensor: Tensor, dim: int | None) -> Tensor:
+    if dim is None or groups.tensor_size == 1:
         return tensor
-    return tensor.chunk(size, dim)[parallel_state.get_tensor_model_parallel_rank()].contiguous()
+    return tensor.chunk(groups.tensor_size, dim)[groups.tensor_rank].contiguous()
 
 
-def _gather(tensor: Tensor, dim: int | None) -> Tensor:
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    if dim is None or size == 1:
+def _gather(groups: ModelGroups, tensor: Tensor, dim: int | None) -> Tensor:
+    if dim is None or groups.tensor_size == 1:
         return tensor.detach()
-    parts = [torch.empty_like(tensor) for _ in range(size)]
-    group = parallel_state.get_tensor_model_parallel_group()
-    torch.distributed.all_gather(parts, tensor.detach().contiguous(), group=group)
+    parts = [torch.empty_like(tensor) for _ in range(groups.tensor_size)]
+    dist.all_gather(parts, tensor.detach().contiguous(), group=groups.collection.tp)
     return torch.cat(parts, dim)
+
+
+def _described(groups: ModelGroups, tensor: Tensor, dim: int | None) -> Tensor:
+    """What `_gather` would give, without contents."""
+    shape = list(tensor.shape)
+    if dim is not None:
+        shape[dim] *= groups.tensor_size
+    return torch.empty(shape, device="meta")

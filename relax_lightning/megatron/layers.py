@@ -115,8 +115,8 @@ def _pad(x: Tensor, layout: SequenceLayout) -> Tensor:
     return padded.index_copy(0, layout.padded_index, x).view(shape)
 
 
-def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
-    """The layers of this pipeline stage: Megatron's local ones with our norm and core attention."""
+def block_spec(config: TransformerConfig, stage: int) -> TransformerBlockSubmodules:
+    """The layers of a pipeline stage: Megatron's local ones with our norm and core attention."""
     layer = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
     assert isinstance(layer, ModuleSpec)
     layer.module = PackedLayer
@@ -126,5 +126,5 @@ def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     attention.core_attention = CoreAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    num_layers = get_num_layers_to_build(config)
+    num_layers = get_num_layers_to_build(config, pp_rank=stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)

@@ -18,7 +18,8 @@ class Microbatch:
 
     rows: tuple[int, ...]
     tokens: Tensor
-    """[tokens] int64: prompt and response of each sample, one after another; the last token is fed only when asked."""
+    """[tokens] int64: prompt and response of each sample, one after another; the last token is fed only when asked.
+    Zeros at the end fill up what sequence parallelism has to divide."""
     layout: SequenceLayout
     states: Tensor
     """[response tokens] int64: packed position of the state before each response token."""
@@ -38,7 +39,12 @@ class Microbatch:
 
 
 def pack(
-    rollouts: Rollouts, rows: Sequence[int], device: torch.device, *, feed_last: bool = False
+    rollouts: Rollouts,
+    rows: Sequence[int],
+    device: torch.device,
+    *,
+    feed_last: bool = False,
+    token_multiple: int = 1,
 ) -> Microbatch:
     """Pack the given samples; every one must have a response.
 
@@ -47,12 +53,15 @@ def pack(
         rows: Positions of the samples in it.
         device: Where the packed tensors go.
         feed_last: Also feed the last response token, for the value of the state after it.
+        token_multiple: The number of packed tokens becomes a multiple of it.
     """
     index = torch.tensor(rows)
     prompts, responses = rollouts.prompt_lengths[index], rollouts.response_lengths[index]
     assert int(responses.min()) > 0, "samples without a response are left out before packing"
     lengths = prompts + responses - (0 if feed_last else 1)
-    layout = SequenceLayout(lengths=tuple(lengths.tolist()), device=device)
+    filling = -int(lengths.sum()) % token_multiple
+    # Behind the last sequence, where no token sees them.
+    fed = [*lengths.tolist()[:-1], int(lengths[-1]) + filling]
     # Row and position of each packed token, and of each response token in [rows, response].
     sequences = torch.repeat_interleave(torch.arange(len(index)), lengths)
     starts = lengths.cumsum(0) - lengths
@@ -60,15 +69,30 @@ def pack(
     width = int(rollouts.response_tokens.shape[1])
     kept = torch.arange(width)[None] < responses[:, None]
     cell_rows, cell_positions = kept.nonzero(as_tuple=True)
+    tokens = _tokens_at(rollouts, index[sequences], positions)
     return Microbatch(
         rows=tuple(rows),
-        tokens=_tokens_at(rollouts, index[sequences], positions).to(device),
-        layout=layout,
+        tokens=torch.cat((tokens, tokens.new_zeros(filling))).to(device),
+        layout=SequenceLayout(lengths=tuple(fed), device=device),
         states=((starts + prompts - 1)[cell_rows] + cell_positions).to(device),
         targets=rollouts.response_tokens[index][kept].to(device),
         cells=(cell_rows * width + cell_positions).to(device),
         width=width,
         final_states=(starts + lengths - 1).to(device) if feed_last else None,
+    )
+
+
+def empty_microbatch(device: torch.device, token_multiple: int = 1) -> Microbatch:
+    """A forward pass of no sample, for a replica that has none while others wait for its part of the gradients."""
+    nothing = torch.empty(0, dtype=torch.int64, device=device)
+    return Microbatch(
+        rows=(),
+        tokens=torch.zeros(token_multiple, dtype=torch.int64, device=device),
+        layout=SequenceLayout(lengths=(token_multiple,), device=device),
+        states=nothing,
+        targets=nothing,
+        cells=nothing,
+        width=1,
     )
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.tensor_parallel import (
+    gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
+)
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from relax_lightning.config import ArchitectureConfig, ParallelConfig
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.groups import ModelGroups
 from relax_lightning.megatron.layers import block_spec
 from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
 
@@ -24,9 +32,27 @@ class PolicyModel(GPTModel):
     """A GPT whose forward takes packed tokens and stops before the output layer.
 
     The head is a step of its own (`logits`), so that only the positions a loss needs go through the vocabulary.
+
+    Args:
+        vocab_size: Of the architecture; Megatron's own gets rows until the tensor ranks divide it.
+        groups: What the model is cut over.
+        arguments: Megatron's own.
     """
 
     _rotary_tables: tuple[Tensor, ...] | None = None
+
+    def __init__(self, *, vocab_size: int, groups: ModelGroups, **arguments: Any) -> None:
+        rows = -(-vocab_size // groups.tensor_size) * groups.tensor_size
+        super().__init__(vocab_size=rows, pg_collection=groups.collection, **arguments)
+        self.num_tokens_known = vocab_size
+        """Rows of the embedding that stand for a token; the others are there to be divided."""
+        self.groups = groups
+        self.token_multiple = groups.tensor_size if self.config.sequence_parallel else 1
+        """What the number of packed tokens has to be a multiple of."""
+        if self.post_process:
+            # The head's rows are picked from all tokens, so its input is whole also under sequence parallelism.
+            output: Any = self.output_layer
+            output.sequence_parallel, output.allreduce_dgrad = False, groups.tensor_size > 1
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Hidden states of packed tokens.
@@ -36,13 +62,44 @@ class PolicyModel(GPTModel):
             layout: Where each sequence begins, or where each cached row stands.
 
         Returns:
-            [tokens, 1, hidden], with gradient; on an earlier pipeline stage what the next one takes in.
+            [tokens, 1, hidden], with gradient; on an earlier pipeline stage what the next one takes in; with
+            sequence parallelism this rank's share of the tokens.
         """
         with cuda_stand_in():
             decoder_input = self.embedding(tokens[None], layout.positions[None]) if self.pre_process else None
             # Our core attention turns queries and keys itself, by angles that are looked up once for all layers.
             layout.rotary = self._rotary(layout.positions)
             return self.decoder(hidden_states=decoder_input, attention_mask=None, packed_seq_params=layout)
+
+    def gathered(self, hidden: Tensor) -> Tensor:
+        """The hidden states of all tokens, [tokens, 1, hidden], of what `forward` gave on the last stage."""
+        if self.token_multiple == 1:
+            return hidden
+        # Everything after it runs alike on all tensor ranks, so each has the whole gradient already.
+        return gather_from_sequence_parallel_region(
+            hidden, tensor_parallel_output_grad=False, group=self.groups.collection.tp
+        )
+
+    @contextmanager
+    def whole_tokens(self) -> Iterator[None]:
+        """No sequence parallelism inside the block, as decoding wants it; without gradient only."""
+        names = ("sequence_parallel", "scatter_to_sequence_parallel", "reduce_scatter_embeddings")
+        places = [self.config, *self.modules()] if self.token_multiple > 1 else []
+        changed = [(place, name) for place in places for name in names if getattr(place, name, False)]
+        for place, name in changed:
+            setattr(place, name, False)
+        try:
+            yield
+        finally:
+            for place, name in changed:
+                setattr(place, name, True)
+
+    def whole_logits(self, hidden: Tensor) -> Tensor:
+        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without rows that stand for no token."""
+        logits = self.logits(hidden)
+        if self.groups.tensor_size > 1:
+            logits = gather_from_tensor_model_parallel_region(logits, group=self.groups.collection.tp)
+        return logits[:, : self.num_tokens_known]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states.
@@ -51,7 +108,7 @@ class PolicyModel(GPTModel):
             hidden: [tokens, 1, hidden].
 
         Returns:
-            [tokens, vocabulary] in the model's dtype, with gradient.
+            [tokens, vocabulary / tensor ranks] in the model's dtype, with gradient: this rank's rows.
         """
         weight = (
             self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
@@ -62,7 +119,8 @@ class PolicyModel(GPTModel):
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angles at `positions` [tokens]: two [tokens, 1, head_size] in the model's dtype."""
         if self._rotary_tables is None:
-            angles = self.rotary_pos_emb(self.max_sequence_length).flatten(1, 2)
+            # Tokens that fill up a multiple may stand behind the longest sequence.
+            angles = self.rotary_pos_emb(self.max_sequence_length + self.token_multiple - 1).flatten(1, 2)
             self._rotary_tables = tuple(
                 t.to(positions.device, self.config.params_dtype) for t in (angles.cos(), angles.sin())
             )
@@ -74,42 +132,44 @@ class ValueHead(torch.nn.Linear):
     """One value a token, in the place of the vocabulary's output layer; computed in fp32 whatever its weights are.
 
     The weights have the trunk's dtype: Megatron's sharded optimizer state mixes up parameters of two dtypes.
-    It is marked for gradient reduction under sequence parallelism: unmarked heads drift apart over tensor ranks.
+    Every tensor rank computes all values from whole hidden states, so that the heads stay equal bit for bit.
     """
 
-    def __init__(self, config: TransformerConfig, initialization: str) -> None:
+    def __init__(self, config: TransformerConfig, initialization: str, groups: ModelGroups) -> None:
         super().__init__(config.hidden_size, 1, bias=True, dtype=config.params_dtype)
-        self._sequence_parallel = config.sequence_parallel
-        for parameter in (self.weight, self.bias):
-            parameter.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
+        self._tensor_group = groups.collection.tp
         with torch.no_grad():
             self.bias.zero_()
             if initialization == "zero":
                 self.weight.zero_()
             else:
-                self.weight.normal_(0.0, config.init_method_std)
+                # Of the seed alone: what else was drawn before depends on how the models are cut.
+                draw = torch.Generator().manual_seed(torch.initial_seed())
+                self.weight.normal_(0.0, config.init_method_std, generator=draw)
 
     def forward(self, hidden: Tensor, weight: Any = None, **_: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[tokens, 1, hidden] -> ([tokens, 1, 1] fp32, None), as Megatron's output layers answer."""
-        values = F.linear(hidden.float(), self.weight.float(), self.bias.float())
-        if self._sequence_parallel:
-            values = gather_from_sequence_parallel_region(values, tensor_parallel_output_grad=False)
-        return values, None
+        return F.linear(hidden.float(), self.weight.float(), self.bias.float()), None
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
         """The head as Megatron's distributed checkpoint wants it: whole on every tensor rank."""
         return make_sharded_tensors_for_checkpoint(
-            self.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
+            self.state_dict(prefix="", keep_vars=True),
+            prefix,
+            {},
+            sharded_offsets,
+            tp_group=self._tensor_group,
+            dp_cp_group=metadata["dp_cp_group"],
         )
 
 
 class CriticModel(PolicyModel):
     """The same trunk with a value head."""
 
-    def __init__(self, *args: Any, head_init: str, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "share_embeddings_and_output_weights": False})
+    def __init__(self, *, head_init: str, **arguments: Any) -> None:
+        super().__init__(**{**arguments, "share_embeddings_and_output_weights": False})
         if self.post_process:
-            self.output_layer = ValueHead(self.config, head_init)
+            self.output_layer = ValueHead(self.config, head_init, self.groups)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, 1, hidden] -> [tokens, 1] fp32 values, never divided by a temperature."""
@@ -165,16 +225,16 @@ def transformer_config(
 def build_model(
     architecture: ArchitectureConfig,
     config: TransformerConfig,
+    groups: ModelGroups,
     device: torch.device,
     *,
     head_init: str | None = None,
 ) -> PolicyModel:
     """A policy, or with `head_init` (`zero` or `normal`) a critic, with fresh weights on `device`."""
-    from megatron.core import parallel_state
-
     arguments: dict[str, Any] = {
         "config": config,
-        "transformer_layer_spec": block_spec(config),
+        "groups": groups,
+        "transformer_layer_spec": block_spec(config, groups.stage),
         "vocab_size": architecture.vocab_size,
         "max_sequence_length": architecture.max_position_embeddings,
         "position_embedding_type": "rope",
@@ -182,10 +242,15 @@ def build_model(
         "rope_scaling": architecture.rope_scaling_factor is not None,
         "rope_scaling_factor": architecture.rope_scaling_factor or 8.0,
         "share_embeddings_and_output_weights": architecture.tie_word_embeddings,
-        "pre_process": parallel_state.is_pipeline_first_stage(),
-        "post_process": parallel_state.is_pipeline_last_stage(),
+        "pre_process": groups.is_first_stage,
+        "post_process": groups.is_last_stage,
     }
     with cuda_stand_in():
+        if groups.collection.tp is not parallel_state.get_tensor_model_parallel_group():
+            # Else ranks of a layer of the critic that are one rank of the actor's would draw the same weights.
+            model_parallel_cuda_manual_seed(
+                torch.initial_seed(), tp_rank=groups.tensor_rank, force_reset_rng=True
+            )
         model = (
             PolicyModel(**arguments) if head_init is None else CriticModel(**arguments, head_init=head_init)
         )

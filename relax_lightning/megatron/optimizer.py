@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relax_lightning import config as configuration
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.groups import ModelGroups
 from relax_lightning.megatron.model import PolicyModel
 
 
@@ -23,11 +24,14 @@ def wrap_model(model: PolicyModel, optimizer: configuration.OptimizerConfig) -> 
         grad_reduce_in_fp32=True, use_distributed_optimizer=optimizer.distributed
     )
     with cuda_stand_in():
-        return DistributedDataParallel(model.config, ddp, model)
+        return DistributedDataParallel(model.config, ddp, model, pg_collection=model.groups.collection)
 
 
 def build_optimizer(
-    model: DistributedDataParallel, optimizer: configuration.OptimizerConfig, dtype: torch.dtype
+    model: DistributedDataParallel,
+    optimizer: configuration.OptimizerConfig,
+    dtype: torch.dtype,
+    groups: ModelGroups,
 ) -> MegatronOptimizer:
     """Megatron's AdamW over the wrapped model. Learning rate and weight decay are set by the schedule."""
     megatron_config = OptimizerConfig(
@@ -45,7 +49,9 @@ def build_optimizer(
     )
     _norm_at_once()
     with cuda_stand_in():
-        built = get_megatron_optimizer(megatron_config, [model], use_gloo_process_groups=False)
+        built = get_megatron_optimizer(
+            megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
+        )
     for inner in inner_optimizers(built):
         _fuse(inner)
         _allocate_moments(inner)

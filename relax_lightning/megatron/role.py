@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from torch import Tensor
 
 from relax_lightning.batch import Rollouts
@@ -20,11 +21,14 @@ from relax_lightning.config.architecture import hugging_face_config
 from relax_lightning.megatron.checkpoint import load_role, save_role
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.decoder import MegatronDecoder
+from relax_lightning.megatron.groups import groups_of
 from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
-from relax_lightning.megatron.microbatch import Microbatch, pack
+from relax_lightning.megatron.microbatch import Microbatch, empty_microbatch, pack
 from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
 from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, inner_optimizers, wrap_model
+from relax_lightning.peers import Peers
+from relax_lightning.rollout.engine import Share
 
 LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]
 """Takes a head's outputs and the rows they belong to; gives the loss, already divided by what the whole optimizer
@@ -43,6 +47,8 @@ class StepResult:
     lr: float
     """The learning rate that was really used."""
     metrics: dict[str, float]
+    not_finite_ranks: tuple[int, ...] = ()
+    """Ranks whose part of the loss was not finite; none where only the gradients were not."""
 
 
 class MegatronRole:
@@ -80,12 +86,16 @@ class MegatronRole:
         self.dtype = dtype
         self.architecture = architecture
         self.num_steps_done = 0
+        self.groups = groups_of(parallel)
         config = transformer_config(architecture, parallel, dtype, recompute)
-        self.model: PolicyModel = build_model(architecture, config, device, head_init=head_init)
+        self.model: PolicyModel = build_model(architecture, config, self.groups, device, head_init=head_init)
         if weights is not None:
             load_weights(self.model, weights)
         self.ddp = wrap_model(self.model, optimizer)
-        self.optimizer = build_optimizer(self.ddp, optimizer, dtype)
+        if weights is None:
+            # Drawn on each rank by itself, and on a GPU by the actor's tensor rank: replicas must begin alike.
+            self.ddp.broadcast_params()
+        self.optimizer = build_optimizer(self.ddp, optimizer, dtype, self.groups)
         self.schedule = build_schedule(self.optimizer, optimizer, num_steps)
         config.finalize_model_grads_func = _add_gradients
         config.grad_scale_func = self.optimizer.scale_loss
@@ -98,7 +108,16 @@ class MegatronRole:
         loss: LossFunction,
         lr_scale: float,
     ) -> StepResult:
-        """One optimizer step over `microbatches`, whose losses are added.
+        """One optimizer step over the micro-batches of all replicas, whose losses are added; every rank calls it.
+
+        Args:
+            microbatches: This replica's; may be none.
+            head: From hidden states to what the loss takes.
+            loss: Of one micro-batch.
+            lr_scale: Factor on the learning rate.
+
+        Returns:
+            The same on every rank: what all replicas did together.
 
         A loss or gradient norm that is not finite leaves weights, moments and schedule as they were.
         """
@@ -106,21 +125,37 @@ class MegatronRole:
             self.ddp.train()
             self.ddp.zero_grad_buffer()
             self.optimizer.zero_grad()
-            parts = self._run(microbatches, head, loss, forward_only=False)
+            batches = microbatches or [empty_microbatch(self.device, self.model.token_multiple)]
+            parts = self._run(batches, head, loss, forward_only=False)
             grad_norm = self._gradient_norm()
-            total = float(sum(part["loss"] for part in parts))
+            by_rank = self.groups.peers.gather(self._sums(parts))
+            sums = {key: sum(of[key] for of in by_rank if of) for key in next(of for of in by_rank if of)}
+            total = sums.pop("loss")
             applied = math.isfinite(total) and math.isfinite(grad_norm)
             lr = self._step(lr_scale) if applied else 0.0
-        metrics = {key: float(sum(part[key] for part in parts)) for key in parts[0] if key != "loss"}
-        return StepResult(applied, total, grad_norm, lr, metrics)
+        bad = tuple(rank for rank, of in enumerate(by_rank) if of and not math.isfinite(of["loss"]))
+        return StepResult(applied, total, grad_norm, lr, sums, bad)
+
+    def _sums(self, parts: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Loss and metrics over this replica's micro-batches, on the rank of it that reports; else empty."""
+        if not self.groups.reports:
+            return {}
+        parts = [part for part in parts if part]
+        return {key: float(sum(part[key] for part in parts)) for key in (parts[0] if parts else ())}
 
     def evaluate(self, microbatches: Sequence[Microbatch], head: Callable[..., Any]) -> list[Any]:
-        """The head's outputs of each micro-batch, without gradient."""
+        """The head's outputs of each micro-batch, without gradient; none but on the last pipeline stage."""
         if not microbatches:
             return []
         with cuda_stand_in(), torch.no_grad():
             self.ddp.eval()
             return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
+
+    def _reported(
+        self, batches: Sequence[Microbatch], outputs: Sequence[Any]
+    ) -> list[tuple[Microbatch, Any]]:
+        """Micro-batches with their outputs, where this rank is the one of its replica to tell them."""
+        return list(zip(batches, outputs, strict=True)) if self.groups.reports else []
 
     def tensors(self, tag: str) -> list[Tensor]:
         """The tensors behind one part of the role's memory.
@@ -168,7 +203,11 @@ class MegatronRole:
             batch = next(batches)
             return model(batch.tokens, batch.layout), partial(self._finish, batch, head, loss)
 
-        return get_forward_backward_func()(
+        collection = self.groups.collection
+        pipeline: dict[str, Any] = {}
+        if self.groups.num_stages > 1:
+            pipeline["p2p_communicator"] = P2PCommunicator(collection.pp, self.model.config)
+        return get_forward_backward_func(pp_size=self.groups.num_stages)(
             forward_step_func=forward_step,
             data_iterator=iter(microbatches),
             model=[self.ddp],
@@ -176,13 +215,17 @@ class MegatronRole:
             seq_length=max(len(batch.tokens) for batch in microbatches),
             micro_batch_size=1,
             forward_only=forward_only,
+            pg_collection=collection,
+            **pipeline,
         )
 
     def _finish(
         self, batch: Microbatch, head: Callable[..., Any], loss: LossFunction | None, hidden: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        outputs = head(self.model, hidden, batch)
         count = torch.tensor(0, dtype=torch.int, device=hidden.device)
+        if not batch.rows:
+            return hidden.sum() * 0, count, {}
+        outputs = head(self.model, hidden, batch)
         if loss is None:
             return hidden.sum() * 0, count, {"outputs": outputs}
         value, metrics = loss(outputs, batch.rows)
@@ -219,31 +262,42 @@ class Actor(MegatronRole):
         """The Hugging Face `config.json` of these weights, without special tokens."""
         return hugging_face_config(self.architecture, str(self.dtype).removeprefix("torch."), {})
 
+    @property
+    def share(self) -> Share:
+        """The part of the samples that this process's replica generates, when it decodes on these weights."""
+        groups = self.groups
+        return Share(groups.replica, groups.num_replicas, reports=groups.reports)
+
+    @property
+    def peers(self) -> Peers:
+        """All processes of the job."""
+        return self.groups.peers
+
     def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """This pipeline stage's weights under their Hugging Face names, whole; every tensor rank calls it."""
+        """All weights under their Hugging Face names, each whole; every rank takes all of them."""
         return hugging_face_tensors(self.model)
 
     def pack(self, rollouts: Rollouts, rows: Sequence[int]) -> Microbatch:
         """A micro-batch of the given samples."""
-        return pack(rollouts, rows, self.device)
+        return pack(rollouts, rows, self.device, token_multiple=self.model.token_multiple)
 
     def log_probs(self, rollouts: Rollouts, row_groups: Sequence[Sequence[int]]) -> Tensor:
         """Log-probs of the responses under the weights as they are.
 
         Args:
             rollouts: The record.
-            row_groups: Rows of each micro-batch.
+            row_groups: Rows of each micro-batch of this replica; the replicas' rows are apart.
 
         Returns:
-            [batch, response] float32 on CPU, at the sampling temperature; 0 in padding and for rows in no group.
+            [batch, response] float32 on CPU, at the sampling temperature, of all replicas; 0 in padding and for rows
+            in no group.
         """
         batches = [self.pack(rollouts, rows) for rows in row_groups]
+        evaluated = self.evaluate(batches, self.head(rollouts.temperature))
         result = torch.zeros(rollouts.response_tokens.shape)
-        for batch, outputs in zip(
-            batches, self.evaluate(batches, self.head(rollouts.temperature)), strict=True
-        ):
+        for batch, outputs in self._reported(batches, evaluated):
             result[list(batch.rows)] = outputs.log_probs.cpu()
-        return result
+        return self.groups.peers.merge(result)
 
     @staticmethod
     def head(temperature: float) -> Callable[[PolicyModel, Tensor, Microbatch], PolicyOutputs]:
@@ -256,7 +310,8 @@ class Critic(MegatronRole):
 
     def pack(self, rollouts: Rollouts, rows: Sequence[int], *, feed_last: bool = False) -> Microbatch:
         """A micro-batch of the given samples; `feed_last` also gives the value after the last token."""
-        return pack(rollouts, rows, self.device, feed_last=feed_last)
+        multiple = self.model.token_multiple
+        return pack(rollouts, rows, self.device, feed_last=feed_last, token_multiple=multiple)
 
     def values(
         self, rollouts: Rollouts, row_groups: Sequence[Sequence[int]], *, with_final: bool = False
@@ -265,21 +320,23 @@ class Critic(MegatronRole):
 
         Args:
             rollouts: The record.
-            row_groups: Rows of each micro-batch.
+            row_groups: Rows of each micro-batch of this replica; the replicas' rows are apart.
             with_final: Also the value of the state after each response.
 
         Returns:
-            [batch, response] float32 on CPU: V_t at the state before token t; and [batch] final values or None.
+            Of all replicas: [batch, response] float32 on CPU, V_t at the state before token t; and [batch] final
+            values or None.
         """
         batches = [self.pack(rollouts, rows, feed_last=with_final) for rows in row_groups]
         values = torch.zeros(rollouts.response_tokens.shape)
         final = torch.zeros(len(rollouts)) if with_final else None
-        for batch, outputs in zip(batches, self.evaluate(batches, critic_outputs), strict=True):
+        for batch, outputs in self._reported(batches, self.evaluate(batches, critic_outputs)):
             rows = list(batch.rows)
             values[rows] = outputs.values.cpu()
             if final is not None:
                 final[rows] = outputs.final_values.cpu()
-        return values, final
+        merge = self.groups.peers.merge
+        return merge(values), None if final is None else merge(final)
 
     @staticmethod
     def head() -> Callable[[PolicyModel, Tensor, Microbatch], CriticOutputs]:

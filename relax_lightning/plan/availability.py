@@ -8,6 +8,7 @@ from typing import Literal
 from relax_lightning.config.bridge import chosen_bridge, missing_packages
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
+from relax_lightning.plan.topology import TRAINED, launched_ranks, parallel_of
 
 _LATER = "not available in this version"
 
@@ -36,5 +37,10 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
-    if config.cluster is not None:
+    for role in TRAINED:
+        size = parallel_of(config, role).context
+        if size > 1:
+            needs = f"cutting sequences needs Transformer Engine's attention and is {_LATER}"
+            yield f"model.{role}.parallel.context", fault("1", size, f"{needs}: leave it out")
+    if config.cluster is not None and launched_ranks() is None:
         yield "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from relax_lightning.config.cluster import ROLES, ClusterConfig
@@ -15,23 +16,29 @@ TRAINED = ("actor", "critic")
 
 def topology_problems(config: Config, *, check_files: bool) -> Iterator[Problem]:
     """What cannot be placed or cut as a resolved configuration asks; `check_files`: read the model's folder."""
-    if config.cluster is None:
+    if config.cluster is None and launched_ranks() is None:
         yield from _one_process_problems(config)
-    else:
+        return
+    if config.cluster is not None:
         yield from _cluster_problems(config.cluster)
-        yield from _rank_problems(config)
-        yield from _engine_problems(config)
-    if config.cluster is None or any(data_parallel_size(config, role) is None for role in TRAINED):
+    yield from _rank_problems(config)
+    yield from _engine_problems(config)
+    if any(data_parallel_size(config, role) is None for role in TRAINED):
         return
     known = architecture_of(config, check_files=check_files)
     if known is not None:
         yield from _cut_problems(config, trunk_of(known.architecture))
 
 
+def launched_ranks() -> int | None:
+    """Processes of the job that this one is a rank of, as torchrun and its like say; None: nobody launched it."""
+    return int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else None
+
+
 def ranks(config: Config, role: str) -> int:
-    """Processes of a role: one without a cluster, else its replicas times its GPUs."""
+    """Processes of a role: its replicas times its GPUs; without a cluster those that were launched, else one."""
     if config.cluster is None:
-        return 1
+        return launched_ranks() or 1
     replicas, gpus = config.cluster.resources.get(role, (0, 0))
     return replicas * gpus
 
@@ -110,7 +117,8 @@ def _one_process_problems(config: Config) -> Iterator[Problem]:
         for name in ("tensor", "pipeline", "context"):
             size = getattr(parallel_of(config, role), name)
             if size > 1:
-                message = fault("1 without a cluster", size, "one process is all there is; add a cluster")
+                change = "one process is all there is; add a cluster, or start ranks with torchrun"
+                message = fault("1 without a cluster", size, change)
                 yield Problem(f"model.{role}.parallel.{name}", message, involves=("cluster",))
 
 
@@ -121,7 +129,6 @@ def _cut_problems(config: Config, architecture: ArchitectureConfig) -> Iterator[
         "attention heads": a.num_attention_heads,
         "key/value heads": groups,
         "columns of the feed-forward layer": a.ffn_hidden_size or 4 * a.hidden_size,
-        "rows of the embedding": a.vocab_size,
     }
     for role in _roles_with_own_sizes(config):
         key, parallel = f"model.{role}.parallel", parallel_of(config, role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from relax_lightning.config import SamplingConfig
+from relax_lightning.peers import Peers
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,35 @@ class Generation:
     """Log-prob of each token at the sampling temperature, not renormalized for top_p and top_k."""
     finish_reason: str
     """`stop` or `length`."""
+
+    def __reduce__(self) -> Any:
+        """Travels between processes as two arrays, which take a fraction of the time of as many numbers."""
+        return _unpacked, (array("q", self.token_ids), array("d", self.log_probs), self.finish_reason)
+
+
+def _unpacked(token_ids: array[int], log_probs: array[float], finish_reason: str) -> Generation:
+    return Generation(tuple(token_ids), tuple(log_probs), finish_reason)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of the samples that one engine generates, and what this process has to do with it.
+
+    Args:
+        index: Which of `count` parts.
+        count: Engines, or replicas of the model, that generate at the same time.
+        generates: Whether this process calls `generate`; false beside an engine that another process drives.
+        reports: Whether the answer of this process is the one that counts.
+    """
+
+    index: int = 0
+    count: int = 1
+    generates: bool = True
+    reports: bool = True
+
+    def rows(self, num_samples: int) -> range:
+        """The samples of this part: one run of neighbours, so that samples of a prompt stay together."""
+        return range(self.index * num_samples // self.count, (self.index + 1) * num_samples // self.count)
 
 
 class Decoder(Protocol):
@@ -51,6 +82,16 @@ class Decoder(Protocol):
 class WeightSource(Protocol):
     """The policy, as an engine sees it."""
 
+    @property
+    def peers(self) -> Peers:
+        """All processes of the job."""
+        ...
+
+    @property
+    def share(self) -> Share:
+        """The part of the samples of an engine that generates with `decoder`."""
+        ...
+
     def decoder(self) -> Decoder:
         """A decoder on the policy's own weights."""
         ...
@@ -60,7 +101,10 @@ class WeightSource(Protocol):
         ...
 
     def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight as it is now: Hugging Face name and whole tensor, valid until the policy is next updated."""
+        """Every weight as it is now: Hugging Face name and whole tensor, valid until the policy is next updated.
+
+        All processes of the job take all of them, one after another.
+        """
         ...
 
 
@@ -97,10 +141,19 @@ class HoldsMemory(Protocol):
 
 @runtime_checkable
 class RolloutEngine(Protocol):
-    """Generates responses with the weights that were last published to it."""
+    """Generates responses with the weights that were last published to it.
+
+    Every process of the job has one of these objects and calls `attach`, `publish`, `verify` and `close` at the same
+    time; `generate` where `share` says so.
+    """
 
     weight_version: int
     """Number of publications so far."""
+
+    @property
+    def share(self) -> Share:
+        """The part of the samples that this process's engine generates; known once it is attached."""
+        ...
 
     def attach(self, source: WeightSource, tokenizer: Tokenizer) -> None:
         """Bind the engine to the policy whose weights it serves. Called once, before the first `publish`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.rollout.engine import Decoder, Generation, Tokenizer, WeightSource
+from relax_lightning.rollout.engine import Decoder, Generation, Share, Tokenizer, WeightSource
 from relax_lightning.rollout.sampling import draws_at, sample_streams, sample_tokens
 from relax_lightning.rollout.stopping import StopCondition, check_room
 
@@ -32,9 +32,17 @@ class MegatronEngine:
         self._max_batch_size = max_batch_size
         self._decoder: Decoder | None = None
         self._tokenizer: Tokenizer | None = None
+        self._source: WeightSource | None = None
+
+    @property
+    def share(self) -> Share:
+        """That of the policy's replica, whose ranks all decode together."""
+        assert self._source is not None, "attach comes first"
+        return self._source.share
 
     def attach(self, source: WeightSource, tokenizer: Tokenizer) -> None:
         """Bind to the policy: its weights are the engine's weights."""
+        self._source = source
         self._decoder = source.decoder()
         self._tokenizer = tokenizer
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.rollout.engine import Generation, Tokenizer, WeightSource
+from relax_lightning.rollout.engine import Generation, Share, Tokenizer, WeightSource
 from relax_lightning.rollout.sampling import sample_streams
 from relax_lightning.rollout.sglang_arguments import check_server_args, server_arguments, server_environment
 from relax_lightning.rollout.sglang_client import ServerGone, SGLangClient
@@ -100,12 +100,21 @@ class SGLangEngine:
 
     # --- set-up and end ---------------------------------------------------------------------------------------
 
+    @property
+    def share(self) -> Share:
+        """One engine for every `tensor_parallel_size` ranks, which the first of them drives; one at `url` for all."""
+        peers = self._source.peers
+        span = peers.size if self._remote is not None else self._tensor_parallel_size
+        drives = peers.rank % span == 0
+        # A process alone may drive an engine over several GPUs.
+        return Share(peers.rank // span, max(1, peers.size // span), generates=drives, reports=drives)
+
     def attach(self, source: WeightSource, tokenizer: Tokenizer) -> None:
-        """Bind to the policy, and begin to start the server."""
+        """Bind to the policy, and begin to start the server, where this process drives one."""
         self._source = source
         self._tokenizer = tokenizer
         self._model = source.hf_config()
-        if self._remote is None:
+        if self._remote is None and self.share.generates:
             self._has_tokenizer = hasattr(tokenizer, "save_pretrained")
             self._server = self._start()
 
@@ -152,10 +161,18 @@ class SGLangEngine:
         """
         assert "weights" not in self._released, "onload the weights' memory before a publication"
         version = self.weight_version + 1
-        self._published = self._surviving("the publication", lambda: self._push(version))
+        if self.share.generates:
+            self._published = self._surviving("the publication", lambda: self._push(version))
+        else:
+            self._follow()
         self.weight_version = version
         self._weights_lost = False
         return version
+
+    def _follow(self) -> None:
+        """Take part in a publication that another process makes: the weights are gathered over all ranks."""
+        for _ in self._source.hf_weights():
+            pass
 
     def _push(self, version: int) -> Publication:
         weights = self._source.hf_weights()
@@ -180,6 +197,9 @@ class SGLangEngine:
         Raises:
             RuntimeError: Names the tensors that differ.
         """
+        if not self.share.generates:
+            self._follow()
+            return
         client = self._client
         before = client.weight_checksums()
         client.scramble_weights()
@@ -200,6 +220,16 @@ class SGLangEngine:
         """Bytes a GPU of each resident tag, once the server is up; empty for a server that runs elsewhere."""
         if self._remote is not None:
             return {}
+        share = self.share
+        own = self._own_memory() if share.generates else None
+        # An engine holds as much on the GPUs of the ranks that do not drive it.
+        return next(
+            found
+            for index, found in self._source.peers.gather((share.index, own))
+            if found and index == share.index
+        )
+
+    def _own_memory(self) -> dict[str, int]:
         usage = self._client.memory_usage()
         sizes = (usage["weight"], usage["kvcache"], sum(usage["graph"].values()))
         return {tag: round(size * 2**30) for tag, size in zip(RESIDENT_TAGS, sizes, strict=True)}
@@ -207,17 +237,17 @@ class SGLangEngine:
     def offload(self, tags: Collection[str]) -> None:
         """Free the GPU memory of `weights`, `kv_cache`, `cuda_graph`; only when nothing is being generated."""
         leaving = [tag for tag in RESIDENT_TAGS if tag in tags and tag not in self._released]
-        if leaving:
+        if leaving and self.share.generates:
             self._surviving("offloading", lambda: self._client.release(leaving))
-            self._released.update(leaving)
+        self._released.update(leaving)
         self._weights_lost |= "weights" in leaving
 
     def onload(self, tags: Collection[str]) -> None:
         """Take the memory back; `weights` are undefined until the next publication."""
         coming = [tag for tag in RESIDENT_TAGS if tag in tags and tag in self._released]
-        if coming:
+        if coming and self.share.generates:
             self._surviving("onloading", lambda: self._client.resume(coming))
-            self._released.difference_update(coming)
+        self._released.difference_update(coming)
 
     # --- generation -------------------------------------------------------------------------------------------
 
@@ -281,10 +311,19 @@ class SGLangEngine:
     # --- death and restart ------------------------------------------------------------------------------------
 
     def _surviving(self, what: str, action: Callable[[], _T]) -> _T:
-        """Do it, and once more with a new server when the one we started dies of it."""
+        """Do it, and once more with a new server when the one we started dies of it.
+
+        Among several ranks there is no second time: the others would not gather the weights anew.
+        """
         try:
             return action()
         except ServerGone as error:
+            if self._server is not None and self._source.peers.size > 1:
+                message = (
+                    f"SGLang died during {what} ({self._server.exit_reason()}); {self._server.log_end()}"
+                )
+                self._server.close(keep_log=True)
+                raise RuntimeError(message) from error
             if self._server is None:
                 raise RuntimeError(
                     f"the SGLang server is gone ({error}); look at its log, start it again, and resume"

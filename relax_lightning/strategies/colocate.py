@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment
+from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
@@ -21,7 +22,9 @@ from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
 from relax_lightning.megatron.groups import initialize_groups
+from relax_lightning.peers import ALONE, Peers
 from relax_lightning.rollout.engine import HoldsMemory
+from relax_lightning.strategies.environment import cluster_environment as surroundings
 from relax_lightning.strategies.offload import EngineResident, RoleResident, Trained
 from relax_lightning.strategies.pair import PairedCheckpoints
 from relax_lightning.strategies.pool import GpuPool
@@ -57,12 +60,13 @@ class ColocateStrategy(ParallelStrategy):
     Args:
         device: This rank's device.
         parallel: How the actor is cut over ranks.
+        critic_parallel: How the critic is; None: as the actor.
         seed: Of Megatron's own random states.
         save_root: Where the actor and the trainer are saved.
         critic_save_root: Where the critic is saved; None: with the actor.
         critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
         verify_publish: Compare the engine's weights with the actor's after every publication.
-        cluster_environment: Where this rank stands; None: alone.
+        cluster_environment: Where this rank stands; None: as the environment's variables say, else alone.
         pool: Who may be on the GPU when; None: everything stays.
         predicted: Planned bytes of the GPU by phase, everything on it counted.
     """
@@ -74,6 +78,7 @@ class ColocateStrategy(ParallelStrategy):
         device: torch.device,
         *,
         parallel: ParallelConfig | None = None,
+        critic_parallel: ParallelConfig | None = None,
         seed: int = 0,
         save_root: str | Path = "checkpoints",
         critic_save_root: str | Path | None = None,
@@ -83,11 +88,11 @@ class ColocateStrategy(ParallelStrategy):
         pool: GpuPool | None = None,
         predicted: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(
-            parallel_devices=[device], cluster_environment=cluster_environment or LightningEnvironment()
-        )
+        super().__init__(parallel_devices=[device], cluster_environment=cluster_environment or surroundings())
+        rank_zero_only.rank = self.global_rank  # pyright: ignore[reportFunctionMemberAccess]
         self._device = device
         self._parallel = parallel or ParallelConfig()
+        self._critic_parallel = critic_parallel
         self._seed = seed
         self._roots = (Path(save_root), Path(critic_save_root or save_root))
         self._critic_load_root = Path(critic_load_root or critic_save_root or save_root)
@@ -95,6 +100,8 @@ class ColocateStrategy(ParallelStrategy):
         self._predicted = predicted or {}
         self._roles: dict[str, Role] = {}
         self._resume_folder: Path | None = None
+        self.peers: Peers = ALONE
+        """All processes of the job, once `setup_environment` has joined them."""
         self.verify_publish = verify_publish
         """Whether the engine's weights are compared with the actor's after every publication."""
         self.is_dirty = False
@@ -166,7 +173,7 @@ class ColocateStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         """Join the process groups before anything is built."""
         super().setup_environment()
-        initialize_groups(self._parallel, self._device, self._seed)
+        self.peers = initialize_groups(self._parallel, self._device, self._seed, critic=self._critic_parallel)
 
     def model_to_device(self) -> None:
         """Nothing: the roles live where they were built, and the module has no parameters of its own."""
@@ -178,11 +185,7 @@ class ColocateStrategy(ParallelStrategy):
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of rank `src`, on every rank."""
-        if self.world_size == 1:
-            return obj
-        objects = [obj]
-        dist.broadcast_object_list(objects, src=src)
-        return objects[0]
+        return self.peers.gather(obj if self.global_rank == src else None)[src]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Sum or mean of a tensor over all ranks."""
@@ -210,7 +213,7 @@ class ColocateStrategy(ParallelStrategy):
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""
         if engine.memory():
-            self._pool.register("engine", EngineResident(engine))
+            self._pool.register("engine", EngineResident(engine), wait=self.barrier)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.

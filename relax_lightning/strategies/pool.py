@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,10 +43,19 @@ class GpuPool:
     _residents: dict[str, Resident] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
     _plan: dict[str, list[Holding]] | None = None
+    _wait: Callable[[], None] | None = None
 
-    def register(self, owner: str, resident: Resident) -> None:
-        """Add an owner whose parts are all on the GPU now."""
+    def register(self, owner: str, resident: Resident, *, wait: Callable[[], None] | None = None) -> None:
+        """Add an owner whose parts are all on the GPU now.
+
+        Args:
+            owner: Its name.
+            resident: It.
+            wait: Waits for all ranks, where the owner's memory lies on the GPUs of several: then what leaves one GPU
+                must have left all before anything comes back.
+        """
         self._residents[owner] = resident
+        self._wait = wait or self._wait
         self._plan = None
 
     @property
@@ -72,6 +81,8 @@ class GpuPool:
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
         self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
+        if self._wait is not None:
+            self._wait()
         for owner, tag in sorted(self._uses(phase) & self._away):
             self._residents[owner].onload(tag)
             self._away.discard((owner, tag))

@@ -34,6 +34,7 @@ from relax_lightning.config import (
 from relax_lightning.config.architecture import complete
 from relax_lightning.megatron import cpu, heads
 from relax_lightning.megatron.fused_layer import PackedLayer
+from relax_lightning.megatron.groups import groups_of
 from relax_lightning.megatron.layers import RMSNorm
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.microbatch import Microbatch
@@ -299,7 +300,7 @@ def _saved_by_gpu_kernels(
 ) -> int:
     config = transformer_config(a, ONE, torch.bfloat16, recompute)
     config.bias_activation_fusion = True
-    on_cpu = build_model(a, config, CPU, head_init="normal" if critic else None)
+    on_cpu = build_model(a, config, groups_of(ONE), CPU, head_init="normal" if critic else None)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model: Any = _without_contents(on_cpu)
         batch = _packed_without_contents(*lengths)

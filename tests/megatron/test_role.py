@@ -18,6 +18,7 @@ from relax_lightning.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from relax_lightning.config.architecture import read_architecture
 from relax_lightning.config.model import ActorConfig
 from relax_lightning.data.packing import microbatches
+from relax_lightning.megatron.groups import groups_of
 from relax_lightning.megatron.hugging_face import _to_megatron
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole
 from relax_lightning.updates import Batching, StepLoss
@@ -248,7 +249,7 @@ def test_default_token_budget_is_the_longest_sample_rounded_up() -> None:
         from dataclasses import replace
 
         long = replace(rollouts, prompt_lengths=torch.full((16,), unit - 5))
-        groups = batching.groups(long, list(range(16)))
+        groups = batching.groups(long, list(range(16)), groups_of(ParallelConfig()))
         lengths = (long.prompt_lengths + long.response_lengths).tolist()
         budget = unit if max(lengths) <= unit else 2 * unit
         assert all(sum(lengths[row] for row in group) <= budget for group in groups)

@@ -66,9 +66,11 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
         overrides: `key=value`.
         callbacks: As for `fit`.
         ckpt_path: As on the command line.
+        ranks: Start as many ranks of one job; None: a process that nobody launched.
 
     Returns:
-        The exit code (negative: the signal that ended it), what it printed, and the time it ended.
+        The exit code (negative: the signal that ended it), of ranks a list of them, what was printed, and the time it
+        ended.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE)))}
     server = subprocess.Popen(
@@ -79,7 +81,11 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
     requests, answers = server.stdin, server.stdout
 
     def command(
-        folder: Path, *overrides: str, callbacks: Disturbances = (), ckpt_path: str | None = None
+        folder: Path,
+        *overrides: str,
+        callbacks: Disturbances = (),
+        ckpt_path: str | None = None,
+        ranks: int | None = None,
     ) -> Any:
         folder.mkdir(exist_ok=True)
         log = folder / "log.txt"
@@ -89,7 +95,8 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
             f"--{key}" for key in (f"trainer.default_root_dir={folder}", _listed(callbacks), *overrides)
         ]
         words += ["--ckpt_path", ckpt_path] if ckpt_path else []
-        requests.write(json.dumps({"argv": words, "folder": str(folder), "log": str(log)}) + "\n")
+        request = {"argv": words, "folder": str(folder), "log": str(log), "ranks": ranks}
+        requests.write(json.dumps(request) + "\n")
         requests.flush()
         answer = json.loads(answers.readline())
         return answer["status"], log.read_text(), answer["ended"]
@@ -102,7 +109,10 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
 
 def _listed(callbacks: Disturbances) -> str:
     entries = [{"class_path": "recorder.Recorder"}]
-    entries += [{"class_path": f"recorder.{name}", "init_args": arguments} for name, arguments in callbacks]
+    entries += [
+        {"class_path": name if "." in name else f"recorder.{name}", "init_args": arguments}
+        for name, arguments in callbacks
+    ]
     return f"trainer.callbacks={entries}"
 
 

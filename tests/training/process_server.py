@@ -1,11 +1,13 @@
 """Starts `relax-lightning` in processes of its own without paying for the imports again: imports once, then forks.
 
 A line on stdin, {"argv": [...], "folder": ..., "log": ...}, runs the command in the folder; the answer on stdout is its
-wait status and when it ended.
+wait status and when it ended. With {"ranks": n} it runs as n ranks of one job, each as a launcher would start it, and
+the status is a list.
 """
 
 import json
 import os
+import socket
 import sys
 import time
 import traceback
@@ -22,11 +24,28 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _run(**request)
-        _, status = os.waitpid(pid, 0)
-        print(json.dumps({"status": os.waitstatus_to_exitcode(status), "ended": time.time()}), flush=True)
+        num_ranks = request.pop("ranks", None)
+        places = [{}] if num_ranks is None else _places(num_ranks)
+        pids = [_fork(request, place) for place in places]
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        status = statuses[0] if num_ranks is None else statuses
+        print(json.dumps({"status": status, "ended": time.time()}), flush=True)
+
+
+def _places(num_ranks: int) -> list[dict[str, str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+
+
+def _fork(request: dict, place: dict[str, str]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= place
+        _run(**request)
+    return pid
 
 
 def _run(argv: list[str], folder: str, log: str) -> None:

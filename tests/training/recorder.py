@@ -109,15 +109,16 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 class _AtMoment(PPOCallback, ABC):
-    """Calls `act` once, when a hook is fired in an iteration."""
+    """Calls `act` once, when a hook is fired in an iteration; on one rank only, where that is given."""
 
-    def __init__(self, hook: str, iteration: int) -> None:
+    def __init__(self, hook: str, iteration: int, rank: int | None = None) -> None:
         setattr(self, hook, self._at)
         self._iteration = iteration
         self._hook = hook
+        self._rank = rank
 
     def _at(self, trainer: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        if module.iteration == self._iteration:
+        if module.iteration == self._iteration and self._rank in (None, trainer.global_rank):
             self.act(trainer, module)
 
     @abstractmethod
@@ -153,8 +154,8 @@ class Poisoner(_AtMoment):
 class Signaler(_AtMoment):
     """Sends signals to its own process; notes the time in the run folder's `sent` just before each."""
 
-    def __init__(self, hook: str, iteration: int, signals: list[str]) -> None:
-        super().__init__(hook, iteration)
+    def __init__(self, hook: str, iteration: int, signals: list[str], rank: int | None = None) -> None:
+        super().__init__(hook, iteration, rank)
         self._signals = signals
 
     def act(self, trainer: Any, module: Any) -> None:

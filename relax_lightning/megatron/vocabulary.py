@@ -1,0 +1,74 @@
+"""Log-probs and entropy over a vocabulary that is cut over tensor ranks; no rank ever holds all logits of a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from relax_lightning.megatron.fused import CompiledOnGpu, policy_backward
+from relax_lightning.megatron.groups import ModelGroups
+
+_NEVER = -1.0e9
+"""Logit of a row that stands for no token: its probability is exactly 0, and so is its gradient."""
+
+
+def vocab_parallel_log_probs_and_entropy(
+    logits: Tensor, targets: Tensor, temperature: float, *, num_tokens: int, groups: ModelGroups
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of `targets` and the entropy, in fp32 and with gradient, the same on every tensor rank.
+
+    Args:
+        logits: [tokens, vocabulary / tensor ranks]: this rank's rows.
+        targets: [tokens] int64.
+        temperature: Divides the logits.
+        num_tokens: Rows of all ranks that stand for a token; the rest is padding.
+        groups: What the vocabulary is cut over.
+
+    Returns:
+        Two [tokens] float32.
+    """
+    width = logits.shape[-1]
+    start = groups.tensor_rank * width
+    if start + width > num_tokens:
+        is_padding = torch.arange(start, start + width, device=logits.device) >= num_tokens
+        logits = logits.masked_fill(is_padding, _NEVER)
+    # A target that another rank holds lies outside of this rank's rows.
+    return _VocabParallel.apply(logits, targets - start, temperature, groups.collection.tp)  # pyright: ignore[reportReturnType]
+
+
+def _local_parts(logits: Tensor, targets: Tensor, highest: Tensor, temperature: float) -> Tensor:
+    scaled = logits.float() / temperature - highest[:, None]
+    weights = scaled.exp()
+    is_here = (targets >= 0) & (targets < logits.shape[-1])
+    chosen = scaled.gather(-1, torch.where(is_here, targets, 0)[:, None]).squeeze(-1)
+    return torch.stack((weights.sum(-1), (weights * scaled).sum(-1), torch.where(is_here, chosen, 0.0)))
+
+
+local_parts = CompiledOnGpu(_local_parts)
+"""(logits, targets, highest, temperature) -> [3, tokens]: this rank's part of the sum of the exponentials, of their sum
+weighted by the logits, and of the target's logit."""
+
+
+class _VocabParallel(torch.autograd.Function):
+    """`log_probs_and_entropy`, whose sums over the vocabulary are reduced over the tensor ranks, all three at once."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, group: Any
+    ) -> tuple[Tensor, Tensor]:
+        highest = logits.amax(-1).float() / temperature
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
+        parts = local_parts(logits, targets, highest, temperature)
+        dist.all_reduce(parts, group=group)
+        total, weighted, chosen = parts.unbind()
+        entropy = total.log() - weighted / total
+        ctx.save_for_backward(logits, targets, total.log() + highest, entropy)
+        ctx.temperature = temperature
+        return chosen - total.log(), entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return policy_backward(*ctx.saved_tensors, ctx.temperature, *gradients), None, None, None
