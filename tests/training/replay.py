@@ -1,4 +1,4 @@
-"""For runs of several ranks: engines that replay or thin out generations, and a callback that writes what ranks hold."""
+"""For runs of several ranks: engines that replay or thin out generations, and a callback that writes what it sees."""
 
 from __future__ import annotations
 
