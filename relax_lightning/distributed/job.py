@@ -135,7 +135,7 @@ class Job:
         self._workers = [self._workers[n] for n in order]
         places = [places[n] for n in order]
         self.places |= {_rank_name(rank): p.place for rank, p in enumerate(places)}
-        port = ray.get(self._workers[0].free_port.remote(), timeout=_START_SECONDS)
+        port: Any = ray.get(self._workers[0].free_port.remote(), timeout=_START_SECONDS)
         return [
             Work(
                 task.entry,

@@ -34,8 +34,10 @@ class StoreProcess:
         from transfer_queue.storage.simple_storage import SimpleStorageUnit
 
         # The classes beneath Ray's wrapping: both live in this one process.
-        self._controller = TransferQueueController.__ray_actor_class__()
-        self._unit = SimpleStorageUnit.__ray_actor_class__({"num_data_storage_units": 1})
+        controller: Any = TransferQueueController
+        unit: Any = SimpleStorageUnit
+        self._controller = controller.__ray_actor_class__()
+        self._unit = unit.__ray_actor_class__({"num_data_storage_units": 1})
 
     async def connection(self) -> dict[str, Any]:
         """Where the controller and the unit listen."""
@@ -68,7 +70,7 @@ class TransferQueueStore:
         os.environ.setdefault("TQ_NUM_THREADS", str(torch.get_num_threads()))
         from transfer_queue.client import AsyncTransferQueueClient
 
-        connection = ray.get(store.connection.remote(), timeout=deadline_seconds)
+        connection: Any = ray.get(store.connection.remote(), timeout=deadline_seconds)
         self.process, self.coordinator = store, coordinator
         self._seconds = deadline_seconds
         self._loop = asyncio.new_event_loop()

@@ -64,10 +64,11 @@ def iteration(module: AdvantagesDataModule, rollouts: Rollouts, number: int) -> 
 def remote_module() -> AdvantagesDataModule:
     """A module whose store and service are processes on Ray."""
     options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 1000}
-    coordinator = ray.remote(Coordinator).options(**options).remote()
-    process = ray.remote(StoreProcess).options(**options).remote()
+    remote: Any = ray.remote
+    coordinator = remote(Coordinator).options(**options).remote()
+    process = remote(StoreProcess).options(**options).remote()
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    service = ray.remote(AdvantagesProcess).options(**options).remote(process, coordinator, threads)
+    service = remote(AdvantagesProcess).options(**options).remote(process, coordinator, threads)
     module = AdvantagesDataModule()
     store = TransferQueueStore(process, coordinator)
     module.connect(store, RemoteAdvantages(service, DEADLINE_SECONDS))
@@ -76,7 +77,8 @@ def remote_module() -> AdvantagesDataModule:
 
 def round_trip(rounds: int) -> float:
     """Median seconds of an empty call of a Ray actor: the floor of anything that goes through one."""
-    coordinator = ray.remote(Coordinator).options(num_cpus=0).remote()
+    remote: Any = ray.remote
+    coordinator = remote(Coordinator).options(num_cpus=0).remote()
 
     def call() -> None:
         ray.get(coordinator.post.remote([]))
