@@ -14,6 +14,7 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
+from relax_lightning.algorithms.aggregation import join_parts
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config
@@ -28,7 +29,7 @@ from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, 
 
 LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]
 """Takes a head's outputs and the rows they belong to; gives the loss, already divided by what the whole optimizer
-step counts, and metrics divided likewise, so that both may be added over micro-batches."""
+step counts, and metrics divided likewise, so that both may be added over micro-batches; see `join_parts`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ class MegatronRole:
             total = float(sum(part["loss"] for part in parts))
             applied = math.isfinite(total) and math.isfinite(grad_norm)
             lr = self._step(lr_scale) if applied else 0.0
-        metrics = {key: float(sum(part[key] for part in parts)) for key in parts[0] if key != "loss"}
+        names = [name for name in parts[0] if name != "loss"]
+        metrics = {name: join_parts(name, [float(part[name]) for part in parts]) for name in names}
         return StepResult(applied, total, grad_norm, lr, metrics)
 
     def evaluate(self, microbatches: Sequence[Microbatch], head: Callable[..., Any]) -> list[Any]:
