@@ -114,7 +114,8 @@ class HealthCheck(PPOCallback):
     Args:
         ranges: Own ranges by metric, a lowest and a highest number, None: no bound; None for the pair: not looked at.
             The metric of an own range counts at its first iteration outside.
-        stop_after: End training once a metric has been outside for this many iterations in a row; None: never.
+        stop_after: End training once a metric has been outside for this many iterations in a row, and not before its
+            warning; None: never.
     """
 
     def __init__(
@@ -139,7 +140,10 @@ class HealthCheck(PPOCallback):
             value = metrics[healthy.metric]
             if count == healthy.num_iterations:
                 rank_zero_warn(_warning(iteration, healthy, value))
-            if self._stop_after is not None and count >= self._stop_after and not trainer.should_stop:
+            is_lasting = self._stop_after is not None and count >= max(
+                self._stop_after, healthy.num_iterations
+            )
+            if is_lasting and not trainer.should_stop:
                 trainer.should_stop = True
                 rank_zero_warn(
                     f"iteration {iteration}: training ends, for {healthy.metric} was outside of its healthy range "

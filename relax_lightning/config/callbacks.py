@@ -78,7 +78,8 @@ class HealthCheckConfig:
         "own ranges, {metric: [lowest, highest]}, null: no bound on that side; {metric: null}: not looked at",
     )
     stop_after: int | None = key(
-        None, "end training after this many iterations in a row outside a range; null: never"
+        None,
+        "end training after this many iterations in a row outside a range, and not before its warning; null: never",
     )
 
     def __post_init__(self) -> None:

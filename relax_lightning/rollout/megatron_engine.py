@@ -66,7 +66,9 @@ class MegatronEngine:
         for start in range(0, len(order), self._max_batch_size):
             batch = order[start : start + self._max_batch_size]
             decoding = _Decoding(self._decoder, self._tokenizer, sampling, seed)
-            columns = ([column[i] for i in batch] for column in (prompts, sample_ids, begun, limits))
+            columns: list[list[Any]] = [
+                [column[i] for i in batch] for column in (prompts, sample_ids, begun, limits)
+            ]
             generations = decoding.run(*columns)
             answers.update(zip(batch, generations, strict=True))
         return [answers[i] for i in range(len(prompts))]
