@@ -351,11 +351,15 @@ def test_users_own_classes_are_checked_for_their_shape_only(good):
 
 def test_keys_of_validation_sets_are_refused_in_the_training_set(good):
     found = problems(
-        [good], "data.rollout.train.sampling={temperature: 0}", "data.rollout.train.n_samples_per_prompt=2"
+        [good],
+        "data.rollout.train.sampling={temperature: 0}",
+        "data.rollout.train.n_samples_per_prompt=2",
+        "data.rollout.train.correct_reward=0.5",
     )
     assert [line.partition(":")[0] for line in found] == [
         "data.rollout.train.sampling",
         "data.rollout.train.n_samples_per_prompt",
+        "data.rollout.train.correct_reward",
     ]
 
 

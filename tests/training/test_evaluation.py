@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from relax_lightning.data.evaluation import sample_metrics
 from relax_lightning.rewards.records import RewardError
+from tests.conftest import REPOSITORY
 
 DIGITS = "class_path: relax_lightning.data.digits.ReversedDigits"
 SETS = (
@@ -104,6 +106,18 @@ def test_the_health_check_speaks_once_and_ends_training(run: Any) -> None:
     assert said[1].startswith("iteration 3: training ends, for reward/mean was outside") and len(said) == 2
     assert any("wanted names of metrics, got reward/median, which no iteration had" in w for w in warnings)
     assert recorded.trainer.should_stop
+
+
+def test_every_metric_is_in_the_document(run: Any) -> None:
+    recorded, found, _ = run
+    listed = set(re.findall(r"`([\w/]+)`", (REPOSITORY / "docs/tracking.md").read_text()))
+    assert {name for metrics in recorded.metrics.values() for name in metrics} - listed == {
+        "phase/switch_seconds"
+    }
+    listed = set(re.findall(r"`val/SET/(\w+)`", (REPOSITORY / "docs/evaluation.md").read_text()))
+    for name in (name for metrics in found.values() for name in metrics if name.startswith("val/mine/")):
+        told = re.sub(r"(_at_)\d+$", r"\1", name.removeprefix("val/mine/"))
+        assert told in {re.sub("[NK]$", "", entry) for entry in listed} or told.startswith("response_"), name
 
 
 def test_diagnostics_are_told_of_every_iteration(run: Any) -> None:
