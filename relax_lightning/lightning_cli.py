@@ -135,8 +135,8 @@ class RelaxLightningCLI(LightningCLI):
         }
 
     def _trainer_tree(self, tree: dict[str, Any]) -> dict[str, Any]:
-        del tree["enable_progress_bar"]
-        if tree.pop("val_before_training"):
+        del tree["enable_progress_bar"], tree["val_before_training"]
+        if self._config.trainer.val_before_training:
             # Lightning evaluates before training only as its sanity check, of which -1 takes all batches.
             tree["num_sanity_val_steps"] = -1
             tree["val_check_interval"] = tree["val_check_interval"] or sys.maxsize

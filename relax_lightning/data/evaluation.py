@@ -55,12 +55,16 @@ class Evaluation:
         metrics = {f"val/{name}/failed": 1.0 for name in self.failed}
         for name, parts in self._scores.items():
             if name not in self.failed:
-                scores, config = Scores.joined(parts), self._sets[name]
-                of_set = scores.metrics() | sample_metrics(
-                    scores, num_samples=config.n_samples_per_prompt, correct_reward=config.correct_reward
-                )
+                of_set = _metrics_of_set(Scores.joined(parts), self._sets[name])
                 metrics |= {f"val/{name}/{key.replace('/', '_')}": value for key, value in of_set.items()}
         return metrics
+
+
+def _metrics_of_set(scores: Scores, config: PromptsConfig) -> dict[str, float]:
+    of_prompts = sample_metrics(
+        scores, num_samples=config.n_samples_per_prompt, correct_reward=config.correct_reward
+    )
+    return scores.metrics() | of_prompts
 
 
 def sample_metrics(scores: Scores, *, num_samples: int, correct_reward: float) -> dict[str, float]:

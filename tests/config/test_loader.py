@@ -262,7 +262,8 @@ def test_all_faults_come_at_once_each_with_key_value_wanted_and_change(good):
         "model.actor.architecture.vocab_size: wanted a value, got nothing; "
         "add it: rows of the embedding; at least the tokenizer's size",
         "trainer: wanted a mapping with the keys max_steps, default_root_dir, val_check_interval, "
-        "num_sanity_val_steps, log_every_n_steps, callbacks, limit_val_batches, fast_dev_run, profiler, "
+        "num_sanity_val_steps, val_before_training, log_every_n_steps, callbacks, limit_val_batches, "
+        "fast_dev_run, profiler, "
         "enable_progress_bar, got 3; change it",
         "cluster.resources.actor.1: wanted a whole number, got 'x'; change it",
     }

@@ -108,7 +108,7 @@ def test_names_of_other_systems_lead_to_keys_that_exist():
 @pytest.mark.parametrize(
     ("section", "wrong"),
     [
-        (c.TrainerConfig, {"val_before_training": True, "num_sanity_val_steps": 1}),
+        (c.TrainerConfig, {"num_sanity_val_steps": 1, "val_before_training": True}),
         (c.HealthCheckConfig, {"stop_after": 0}),
         (c.HealthCheckConfig, {"ranges": {"reward/std": [None, None]}}),
         (c.HealthCheckConfig, {"ranges": {"reward/std": [2, 1]}}),
