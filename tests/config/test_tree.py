@@ -44,6 +44,12 @@ ARCHITECTURE = [
 ]
 ADDED = {
     "trainer": {"limit_val_batches", "fast_dev_run", "profiler", "enable_progress_bar"},
+    "model.algorithm": {
+        *("importance_floor", "importance_level", "importance_mode"),
+        *("kl_target", "kl_horizon", "positive_nll_coef", "positive_nll_threshold"),
+    },
+    "model.critic": {"warm_start"},
+    "data.rollout": {"shaping", "drop_equal_rewards"},
     "model.critic.optimizer": {f.name for f in fields(c.OptimizerConfig)} - {"lr"},
 }
 
@@ -70,7 +76,7 @@ def test_sections_that_are_null_by_default_have_their_published_defaults():
     assert {name: reward[name] for name in REWARD} == REWARD
     assert c.to_dict(c.ClusterConfig()) == CLUSTER
     assert set(ARCHITECTURE) <= {f.name for f in fields(c.ArchitectureConfig)}
-    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint"]
+    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint", "load"]
 
 
 def test_every_key_has_a_meaning_and_every_section_is_frozen():
