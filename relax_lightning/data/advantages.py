@@ -62,7 +62,13 @@ class AdvantagesDataModule(LightningDataModule):
         self._store.put(self._partition, rows, mine)
 
     def compute(
-        self, rollouts: Rollouts, values: Tensor, final_values: Tensor | None, algorithm: AlgorithmConfig
+        self,
+        rollouts: Rollouts,
+        values: Tensor,
+        final_values: Tensor | None,
+        algorithm: AlgorithmConfig,
+        *,
+        rewards: Tensor | None = None,
     ) -> tuple[Experience, dict[str, float]]:
         """GAE and its statistics, for the rollouts that were shared last.
 
@@ -72,17 +78,23 @@ class AdvantagesDataModule(LightningDataModule):
             final_values: [batch] float32, value of the state after each response; None where truncation does not
                 bootstrap.
             algorithm: Discount, lambdas, truncation and whitening.
+            rewards: [batch, response], shaped and with the KL penalty; None: those of the rollouts as they are.
 
         Returns:
             The experience, with the engine's log-probs as old ones, and the metrics of values, advantages, returns.
         """
         partition = self._partition
         assert partition is not None
-        written = {"values": values}
+        written, of_rewards = {"values": values}, "rewards"
         if final_values is not None:
             written["final_values"] = final_values
+        if rewards is not None:
+            of_rewards = "token_rewards"
+            written[of_rewards] = rewards
         self._write(written)
-        metrics = self._sharers.on_first(lambda: self._service.compute(partition, len(rollouts), algorithm))
+        metrics = self._sharers.on_first(
+            lambda: self._service.compute(partition, len(rollouts), algorithm, rewards=of_rewards)
+        )
         reader = f"rank {self._sharers.rank}"
         read = self._store.get(partition, range(len(rollouts)), ("advantages", "returns"), reader=reader)
         experience = Experience(
