@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import ray
 
 from relax_lightning.config import Config
-from relax_lightning.distributed.coordinator import Line, Shown
+from relax_lightning.distributed.coordinator import Event, Line, Shown
 from relax_lightning.distributed.environment import RankPlace
 from relax_lightning.distributed.processes import place_here
 from relax_lightning.errors import text_of
@@ -135,7 +135,7 @@ class ForwardedProgress(Progress):
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self.is_shown:
-            self._coordinator.post.remote([Shown(method, arguments)])
+            _post(self._coordinator, [Shown(method, arguments)])
 
 
 class ForwardedStream(io.TextIOBase):
@@ -159,8 +159,8 @@ class ForwardedStream(io.TextIOBase):
         self._own.write(text)
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
-            if lines:
-                self._coordinator.post.remote([Line(line, self._is_error) for line in lines])
+        if lines:
+            _post(self._coordinator, [Line(line, self._is_error) for line in lines])
         return len(text)
 
     def flush(self) -> None:
@@ -175,6 +175,11 @@ class ForwardedStream(io.TextIOBase):
         """Send what has no end of line."""
         if self._begun:
             self.write("\n")
+
+
+def _post(coordinator: Any, events: list[Event]) -> None:
+    """Leave events for the driver; waits, for an asynchronous actor may take up calls in another order."""
+    ray.get(coordinator.post.remote(events))
 
 
 def _run(work: Work, progress: ForwardedProgress) -> int:
@@ -194,7 +199,7 @@ def _run(work: Work, progress: ForwardedProgress) -> int:
 
 @contextmanager
 def _output_to(coordinator: Any, *, is_shown: bool) -> Iterator[None]:
-    """Send what is printed to the driver as well; return when all of it is there."""
+    """Send what is printed to the driver as well."""
     if not is_shown:
         yield
         return
@@ -207,7 +212,6 @@ def _output_to(coordinator: Any, *, is_shown: bool) -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             stream.finish()
         sys.stdout, sys.stderr = own
-        ray.get(coordinator.post.remote([]))
 
 
 @contextmanager
