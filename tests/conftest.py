@@ -22,6 +22,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first; a file stays whole on one worker, and so does all that shares the one SGLang engine."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        shared = "sglang" in item.path.name or item.path.name == "test_engine_contract.py"
+        item.add_marker(pytest.mark.xdist_group("sglang" if shared else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def process_group() -> None:
     """Megatron's groups of one rank, for tests of models without a Trainer."""

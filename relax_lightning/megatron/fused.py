@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,45 +23,102 @@ class CompiledOnGpu:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, first: Tensor, *rest: Any) -> Any:
         """Call it."""
         if not first.is_cuda or len(first) < MIN_ROWS:
             return self._function(first, *rest)
-        if self._compiled is None:
-            self._compiled = torch.compile(self._function, dynamic=True)
-        return self._compiled(first, *rest)
+        for tensor in (first, *rest):
+            if isinstance(tensor, Tensor) and tensor.dim() > 1:
+                torch._dynamo.mark_static(tensor, tensor.dim() - 1)
+        return self.compiled(first, *rest)
+
+    @cached_property
+    def compiled(self) -> Callable[..., Any]:
+        """The compiled function, for any number of rows and the sizes that rows have."""
+        # Else every float is an input on the host, computed with by C++ that takes half a minute to compile.
+        torch._dynamo.config.specialize_float = True
+        return torch.compile(self._function, dynamic=True)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def plain_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x` [tokens, heads, size] turned by its position's angles; `cos` and `sin` [tokens, 1, size]."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`x` [..., size] over its root mean square, times `weight` [size]."""
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def _head_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
-def _log_probs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
-    return log_probs.gather(-1, targets[:, None]).squeeze(-1), entropy
+def _policy_forward(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    scaled = logits.float() / temperature
+    highest = scaled.amax(-1, keepdim=True)
+    scaled = scaled - highest
+    weights = scaled.exp()
+    total = weights.sum(-1)
+    entropy = total.log() - (weights * scaled).sum(-1) / total
+    log_probs = scaled.gather(-1, targets[:, None]).squeeze(-1) - total.log()
+    return log_probs, entropy, total.log() + highest.squeeze(-1)
 
 
-rotate = CompiledOnGpu(_rotate)
+def _policy_backward(
+    logits: Tensor,
+    targets: Tensor,
+    log_total: Tensor,
+    entropy: Tensor,
+    temperature: float,
+    log_prob_gradient: Tensor,
+    entropy_gradient: Tensor,
+) -> Tensor:
+    # Of the chosen log-prob: one at the choice, less the probabilities. Of the entropy: -p (log p + entropy).
+    log_probs = logits.float() / temperature - log_total[:, None]
+    factor = (log_probs + entropy[:, None]) * entropy_gradient[:, None] + log_prob_gradient[:, None]
+    gradient = -log_probs.exp() * factor
+    chosen = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
+    gradient = torch.where(chosen, gradient + log_prob_gradient[:, None], gradient)
+    return (gradient / temperature).to(logits.dtype)
+
+
+rotate = CompiledOnGpu(plain_rotate)
 """(x, cos, sin) -> x turned by its position's angles: [tokens, heads, size], [tokens, 1, size] twice."""
 
-rms_norm, head_rms_norm = CompiledOnGpu(_rms_norm), CompiledOnGpu(_head_rms_norm)
+rms_norm, head_rms_norm = CompiledOnGpu(plain_rms_norm), CompiledOnGpu(_head_rms_norm)
 """(x, weight, eps) -> x over its root mean square, times weight: [tokens, 1, size], or [tokens, 1, heads, size], and
 [size]. Two, because torch compiles one function for few shapes only."""
 
-log_probs_and_entropy = CompiledOnGpu(_log_probs_and_entropy)
-"""(logits, targets, temperature) -> log-probs of `targets` and the entropy, in fp32 and with gradient.
+policy_forward, policy_backward = CompiledOnGpu(_policy_forward), CompiledOnGpu(_policy_backward)
 
-[tokens, vocabulary] and [tokens] int64 in, two [tokens] float32 out; `temperature` divides the logits.
-"""
+
+class _LogProbsAndEntropy(torch.autograd.Function):
+    """Two passes over the logits forward and one backward, which the gradient of a softmax alone does not find."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        log_probs, entropy, log_total = policy_forward(logits, targets, temperature)
+        ctx.save_for_backward(logits, targets, log_total, entropy)
+        ctx.temperature = temperature
+        return log_probs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return policy_backward(*ctx.saved_tensors, ctx.temperature, *gradients), None, None
+
+
+def log_probs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs of `targets` and the entropy, in fp32 and with gradient.
+
+    Args:
+        logits: [tokens, vocabulary].
+        targets: [tokens] int64.
+        temperature: Divides the logits.
+
+    Returns:
+        [tokens] float32 twice.
+    """
+    return _LogProbsAndEntropy.apply(logits, targets, temperature)  # pyright: ignore[reportReturnType]

@@ -14,6 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from relax_lightning.megatron.fused import head_rms_norm, rms_norm, rotate
+from relax_lightning.megatron.fused_layer import PackedLayer, varlen_attention
 from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
 
 
@@ -65,9 +66,9 @@ class CoreAttention(torch.nn.Module):
         if isinstance(layout, DecodeLayout):
             out = self._decode(q, k, v, layout)
         elif q.is_cuda and q.dtype != torch.float32:  # the flash kernel knows half precision only
-            out = _varlen(q, k, v, layout, self._scale)
+            out = varlen_attention(q, k, v, layout.cu_seqlens, layout.max_length)
         else:
-            out = _padded(q, k, v, layout, self._scale)
+            out = padded_attention(q, k, v, layout, self._scale)
         if isinstance(layout, SequenceLayout) and layout.cache is not None:
             self._fill(k, v, layout)
         return out.reshape(out.shape[0], 1, -1)
@@ -95,16 +96,7 @@ class CoreAttention(torch.nn.Module):
         return out.reshape(q.shape[0], -1)
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    ends, longest = layout.cu_seqlens, layout.max_length
-    out = varlen_attn(q, k, v, ends, ends, longest, longest, window_size=(-1, 0), scale=scale)
-    assert isinstance(out, Tensor)
-    return out
-
-
-def _padded(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
+def padded_attention(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     """Right padding under a causal mask: a real token never sees a padded one, and padded outputs are dropped."""
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
@@ -127,6 +119,7 @@ def block_spec(config: TransformerConfig, stage: int) -> TransformerBlockSubmodu
     """The layers of a pipeline stage: Megatron's local ones with our norm and core attention."""
     layer = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
     assert isinstance(layer, ModuleSpec)
+    layer.module = PackedLayer
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     attention: Any = parts.self_attention.submodules

@@ -47,7 +47,6 @@ class _Microbatch:
     element: int
     recompute: str | None
     on_gpu: bool
-    entropy_gradient: bool
     sequence_ranks: int
     """Ranks that the tokens between layers are cut over: the tensor ranks under sequence parallelism."""
 
@@ -68,7 +67,6 @@ def activations(
     response_tokens: int | None = None,
     padded_tokens: int | None = None,
     on_gpu: bool = True,
-    entropy_gradient: bool = False,
 ) -> Activations | None:
     """What training on micro-batches of `tokens` tokens takes, on the pipeline stage that takes most.
 
@@ -85,7 +83,6 @@ def activations(
         response_tokens: Of `tokens`, those that pass the head; None: all.
         padded_tokens: Sequences times the longest, which attention works on in float32 and on a CPU; None: no padding.
         on_gpu: A GPU has fused norms and SwiGLU, and in bfloat16 attention without padding.
-        entropy_gradient: Whether the loss has an entropy bonus.
 
     Returns:
         None for a hybrid model: its delta-net kernels are not ours to count.
@@ -105,7 +102,6 @@ def activations(
         element=element_bytes(dtype),
         recompute=recompute,
         on_gpu=on_gpu,
-        entropy_gradient=entropy_gradient,
         sequence_ranks=parallel.tensor if parallel.sequence else 1,
     )
     num_stages = parallel.pipeline
@@ -220,15 +216,15 @@ def _qk_norms(widths: Widths, batch: _Microbatch, is_view: bool) -> int:
 def _logits(widths: Widths, batch: _Microbatch) -> Activations:
     """Log-probs and entropy of the response tokens (megatron/heads.py).
 
-    Up to one chunk keeps log-probs and probabilities in fp32; more are computed again chunk by chunk.
+    Up to one chunk keeps its logits; more are computed again chunk by chunk.
     """
     chunk = min(batch.responses, CHUNK_TOKENS)
     is_chunked = batch.responses > chunk
-    saved = 0 if is_chunked else 2 * FP32 * widths.vocabulary * chunk
-    # Logits, and in fp32 log-probs, probabilities and their product; with an entropy bonus six fp32 tensors meet in
-    # backward.
-    at_once = 6 * FP32 if batch.entropy_gradient else 3 * FP32 + batch.element
+    logits = batch.element * widths.vocabulary * chunk
+    saved = 0 if is_chunked else logits
+    # Logits and their gradient; where nothing is fused also five fp32 tensors and the place of the choice.
+    at_once = 2 * logits if batch.on_gpu else logits + (5 * FP32 + 1) * widths.vocabulary * chunk
     gradient = _embedding_gradient(widths, batch)
-    in_softmax = at_once * widths.vocabulary * chunk + (gradient if is_chunked else 0)
-    in_gradient = batch.element * widths.vocabulary * chunk + (2 if is_chunked else 1) * gradient
+    in_softmax = at_once + (gradient if is_chunked else 0)
+    in_gradient = logits + (2 if is_chunked else 1) * gradient
     return Activations(saved, max(in_softmax, in_gradient) - saved)

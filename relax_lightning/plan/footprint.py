@@ -178,7 +178,6 @@ def _activations(
         response_tokens=int(tokens * share),
         padded_tokens=rows * longest if longest else None,
         on_gpu=on_gpu,
-        entropy_gradient=config.model.algorithm.entropy_coef > 0,
     )
     return 0 if found is None else found.peak
 

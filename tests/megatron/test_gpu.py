@@ -20,6 +20,9 @@ from relax_lightning.config import (
 )
 from relax_lightning.config.architecture import read_architecture
 from relax_lightning.data.rollout import pad
+from relax_lightning.megatron import fused_layer
+from relax_lightning.megatron.fused import MIN_ROWS
+from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.role import Actor, Critic
 from relax_lightning.memory import activations, role_memory
@@ -100,6 +103,45 @@ def test_packed_flash_attention_equals_float32(tiny_model: Callable[[str], Path]
     kept = experience.rollouts.response_mask
     assert (one - other)[kept].abs().mean() < 5e-2
     assert torch.corrcoef(torch.stack([one[kept], other[kept]]))[0, 1] > 0.999
+
+
+def test_the_compiled_layer_equals_the_modules(
+    tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.arange(64)
+    sample = make_experience().rollouts
+    lengths = 16 + rows % 9
+    tokens = torch.randint(0, 90, (64, 24), generator=torch.Generator().manual_seed(3))
+    rollouts = replace(
+        sample,
+        sample_ids=rows,
+        prompt_tokens=tokens,
+        prompt_lengths=lengths,
+        response_tokens=tokens.flip(0),
+        response_lengths=lengths.flip(0),
+        response_mask=torch.arange(24) < lengths.flip(0)[:, None],
+        temperature=0.9,
+    )
+    mask = rollouts.response_mask.cuda()
+
+    def loss(outputs: Any, chosen: tuple[int, ...]) -> Any:
+        score = (outputs.log_probs + 0.1 * outputs.entropy) * mask[list(chosen)]
+        return score.sum() / mask.sum(), {"log_probs": outputs.log_probs.detach().double().sum()}
+
+    def gradients() -> tuple[float, Any]:
+        actor = make(Actor, tiny_model("qwen3"), "cuda:0", torch.bfloat16)
+        packed = [actor.pack(rollouts, list(range(64)))]
+        assert len(packed[0].tokens) > MIN_ROWS
+        result = actor.update(packed, actor.head(rollouts.temperature), loss, 0.0)
+        return result.loss, {name: p.main_grad.clone() for name, p in actor.model.named_parameters()}
+
+    compiled_loss, compiled = gradients()
+    assert fused_layer.layer_on_gpu.__dict__.get("compiled") is not None
+    monkeypatch.setattr(PackedLayer, "_pays", lambda *_: False)
+    plain_loss, plain = gradients()
+    assert compiled_loss == pytest.approx(plain_loss, rel=2e-3)
+    for name, gradient in plain.items():
+        assert (compiled[name] - gradient).norm() <= 0.05 * gradient.norm(), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -207,7 +249,6 @@ def test_memory_is_as_planned(
         recompute,
         role_name,
         response_tokens=6 * 1200,
-        entropy_gradient=entropy_coef > 0,
     )
     assert planned is not None
     assert planned.peak == pytest.approx(added_by(train), rel=0.2)

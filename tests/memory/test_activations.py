@@ -33,7 +33,6 @@ def taken(
     recompute: str | None = None,
     role: RoleName = "critic",
     response_tokens: int = 40,
-    entropy_gradient: bool = False,
 ) -> Activations:
     found = activations(
         a,
@@ -43,7 +42,6 @@ def taken(
         recompute,
         role,
         response_tokens=response_tokens,
-        entropy_gradient=entropy_gradient,
     )
     assert found is not None
     return found
@@ -70,19 +68,17 @@ def test_a_critic_on_a_gpu_by_hand() -> None:
     assert taken().saved - taken(recompute="selective").saved == 100 * 4 * (4 * 4 + 2 * 64) + angles
 
 
-def test_logits_take_two_fp32_tensors_up_to_a_chunk_and_none_beyond() -> None:
+def test_logits_are_kept_up_to_a_chunk_and_not_beyond() -> None:
     without = taken(response_tokens=0).saved
     kept = 2 * 64 + 48
     for responses in (40, 2048):
         with_logits = taken(tokens=4000, role="actor", response_tokens=responses)
-        assert with_logits.saved - taken(tokens=4000, response_tokens=0).saved == responses * (kept + 8000)
+        assert with_logits.saved - taken(tokens=4000, response_tokens=0).saved == responses * (kept + 2000)
     assert taken(role="actor", response_tokens=0).saved == without
     chunked = taken(tokens=4000, role="actor", response_tokens=2049)
     assert chunked.saved - taken(tokens=4000, response_tokens=0).saved == 2049 * kept
-    # One chunk at a time: logits, and three fp32 tensors of them, beside the gradient of the chunk before.
-    assert chunked.working == 2048 * 1000 * (2 + 12) + 2 * 1000 * 64
-    bonus = taken(tokens=4000, role="actor", response_tokens=2049, entropy_gradient=True)
-    assert bonus.working == 2048 * 1000 * 24 + 2 * 1000 * 64
+    # One chunk at a time: logits and their gradient, beside the gradient of the chunk before.
+    assert chunked.working == 2048 * 1000 * (2 + 2) + 2 * 1000 * 64
 
 
 def test_recomputing_saves_and_ranks_share() -> None:
@@ -108,7 +104,7 @@ def test_the_first_stage_holds_all_micro_batches_in_flight() -> None:
     # With a large vocabulary the last stage takes more.
     large = replace(SMALL, vocab_size=100_000)
     last = taken(large, parallel=ParallelConfig(pipeline=2), role="actor")
-    assert last.peak > 40 * 100_000 * 14
+    assert last.peak > 40 * 100_000 * 4
 
 
 def test_few_tokens_still_need_the_embeddings_gradient() -> None:

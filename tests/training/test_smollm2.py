@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from relax_lightning.plan import check
 from tests.conftest import REPOSITORY
 
 SMALLER = [
+    "model.algorithm.num_ppo_epochs=1",
     "data.rollout.batch_size=8",
     "data.rollout.n_samples_per_prompt=2",
     "data.rollout.sampling.max_new_tokens=32",
@@ -56,16 +55,7 @@ def metrics_by_step(folder: Path) -> dict[int, dict[str, float]]:
     return points
 
 
-@pytest.fixture
-def all_cores() -> Iterator[None]:
-    """This model is large enough for threads, unlike those of all other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("all_cores")
+@pytest.mark.slow
 def test_three_iterations_a_resume_and_an_export(smollm2: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fit(folder, smollm2, 3)
