@@ -26,7 +26,13 @@ from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.microbatch import Microbatch, empty_microbatch, pack
 from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
-from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, inner_optimizers, wrap_model
+from relax_lightning.megatron.optimizer import (
+    build_optimizer,
+    build_schedule,
+    device_tensors,
+    main_weights_released,
+    wrap_model,
+)
 from relax_lightning.peers import Peers
 from relax_lightning.rollout.engine import Share
 
@@ -148,7 +154,9 @@ class MegatronRole:
             self.ddp.eval()
             return [part["outputs"] for part in self._run(microbatches, head, None, forward_only=True)]
 
-    def _reported(self, batches: Sequence[Microbatch], outputs: Sequence[Any]) -> list[tuple[Microbatch, Any]]:
+    def _reported(
+        self, batches: Sequence[Microbatch], outputs: Sequence[Any]
+    ) -> list[tuple[Microbatch, Any]]:
         """Micro-batches with their outputs, where this rank is the one of its replica to tell them."""
         return list(zip(batches, outputs, strict=True)) if self.groups.reports else []
 
@@ -157,7 +165,8 @@ class MegatronRole:
 
         Args:
             tag: `weights`; `gradients` (zeroed at the start of every step, so worth nothing between steps); or
-                `optimizer` (main weights and moments, as far as they are not the weights themselves).
+                `optimizer` (main weights and moments, as far as they are neither the weights themselves nor on the
+                host for good).
         """
         weights = [parameter.data for parameter in self.model.parameters()]
         if tag == "weights":
@@ -165,10 +174,7 @@ class MegatronRole:
         if tag == "gradients":
             return [buffer.grad_data for buffer in cast(Any, self.ddp).buffers]
         held = {tensor.untyped_storage().data_ptr() for tensor in weights}
-        state = []
-        for inner in inner_optimizers(self.optimizer):
-            state += [parameter.data for group in inner.param_groups for parameter in group["params"]]
-            state += [value for values in inner.state.values() for value in values.values()]
+        state = device_tensors(self.optimizer)
         # Scalars such as Adam's step stay: they are too small to be worth a move.
         return [t for t in state if t.numel() > 1 and t.untyped_storage().data_ptr() not in held]
 
@@ -235,7 +241,8 @@ class MegatronRole:
         for group in self.optimizer.param_groups:
             group["lr"] *= lr_scale
         lr = float(self.optimizer.param_groups[0]["lr"])
-        self.optimizer.step()
+        with main_weights_released(self.optimizer):
+            self.optimizer.step()
         self.schedule.step(1)
         self.num_steps_done += 1
         return lr

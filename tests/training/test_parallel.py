@@ -31,9 +31,12 @@ KEYS = (
 WRITER = (("replay.RankWriter", {}),)
 CUTS = {
     "tp": ("model.actor.parallel={tensor: 2}",),
-    "tp-sp": ("model.actor.parallel={tensor: 2, sequence: true}",),
+    "tp-sp": (
+        "model.actor.parallel={tensor: 2, sequence: true}",
+        "model.actor.optimizer.cpu_offload_fraction=1.0",
+    ),
     "pp": ("model.actor.parallel={pipeline: 2}",),
-    "dp": (),
+    "dp": ("model.actor.optimizer.cpu_offload_fraction=0.5",),
     "critic-alone": ("model.actor.parallel={tensor: 2}", "model.critic.parallel={tensor: 1}"),
 }
 COMPARED = (
@@ -197,11 +200,15 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
 
 def test_one_ranks_signal_ends_all_and_one_ranks_error_hangs_none(train: Any) -> None:
     signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
-    folder, log, _ = train("signal", *SPARSE, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],))
+    folder, log, _ = train(
+        "signal", *SPARSE, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],)
+    )
     assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
     assert (folder / "checkpoints/latest_checkpointed_iteration.txt").read_text() == "2\n"
     began = time.time()
     error = {"hook": "on_advantages_computed", "iteration": 1, "rank": 1}
-    folder, log, ended = train("error", *SPARSE, engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
+    folder, log, ended = train(
+        "error", *SPARSE, engine="Sparse", more=(("Saboteur", error),), status=([1, 1],)
+    )
     assert ended - began < 60
     assert log.count("RuntimeError: broken on purpose in on_advantages_computed") >= 1
