@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from relax_lightning.quiet import quiet_third_parties
 
@@ -33,6 +33,7 @@ from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
+    is_first_rank,
     iterations_done,
     put_aside_earlier_checkpoints,
 )
@@ -177,9 +178,9 @@ class RelaxLightningCLI(LightningCLI):
         return MLflowLogger(folder, resume_run_id=resumed, **settings)
 
 
-def is_first_rank() -> bool:
-    """Whether this process writes what one process of a job writes."""
-    return os.environ.get("RANK", "0") == "0"
+def _say(text: str, file: TextIO | None = None) -> None:
+    if is_first_rank():
+        print(text, file=file)
 
 
 def _write_config(folder: Path, config: Config, subcommand: str) -> None:
@@ -220,10 +221,9 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     if subcommand == "fit":
         done = iterations_done(config, ckpt_path)
         if 0 < config.trainer.max_steps <= done:
-            if is_first_rank():
-                print(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+            _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
             return 0
-        if done == 0 and is_first_rank():
+        if done == 0:
             put_aside_earlier_checkpoints(config)
     folder = Path(config.trainer.default_root_dir).absolute()
     _write_config(folder, config, subcommand)
@@ -243,7 +243,6 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     received = cli.stop_on_signal.received
     if received is None:
         return 0
-    if is_first_rank():
-        resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
-        print(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
+    resume = "" if config.callbacks.checkpoint is None else "; resume with --ckpt_path auto"
+    _say(f"Stopped after iteration {cli.model.iteration}{resume}", file=sys.stderr)
     return 128 + received

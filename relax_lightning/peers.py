@@ -67,7 +67,7 @@ class Peers:
         error: Exception | None = None
         try:
             answer = action()
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 the others must learn of it, whatever it is
             error = raised
         text = None if error is None else f"{type(error).__name__}: {error}"
         answers = self.gather((answer, text))

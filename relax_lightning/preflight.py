@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,14 @@ def iterations_done(config: Config, ckpt_path: str | None) -> int:
     return 0 if loaded is None else loaded.iteration
 
 
+def is_first_rank() -> bool:
+    """Whether this process is the one of its job that writes what one process writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def put_aside_earlier_checkpoints(config: Config) -> None:
     """Rename the save roots that hold another run's checkpoints: a fresh run would prune them and mix with them."""
-    if config.callbacks.checkpoint is None:
+    if config.callbacks.checkpoint is None or not is_first_rank():
         return
     load_roots = {
         Path(root).absolute() for root in (config.model.actor.load, config.model.critic.load) if root

@@ -1,4 +1,4 @@
-"""Megatron's process groups, from the parallel sizes of the configuration: those of the actor, and those of the critic."""
+"""Megatron's process groups, of the actor and of the critic, from the parallel sizes of the configuration."""
 
 from __future__ import annotations
 

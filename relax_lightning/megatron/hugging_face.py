@@ -97,7 +97,7 @@ def hugging_face_tensors(model: PolicyModel) -> Iterator[tuple[str, Tensor]]:
         return
     own = _stage_tensors(model, partial(_gather, groups))
     described = [(name, tuple(t.shape)) for name, t in _stage_tensors(model, partial(_described, groups))]
-    by_stage = {stage: names for stage, names in groups.peers.gather((groups.stage, described))}
+    by_stage = dict(groups.peers.gather((groups.stage, described)))
     parameter = next(model.parameters())
     for stage, names in sorted(by_stage.items()):
         for name, shape in names:

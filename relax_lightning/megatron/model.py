@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import (
     gather_from_sequence_parallel_region,
     gather_from_tensor_model_parallel_region,
 )
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
@@ -93,7 +95,7 @@ class PolicyModel(GPTModel):
                 setattr(place, name, True)
 
     def whole_logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without the rows that stand for no token."""
+        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without rows that stand for no token."""
         logits = self.logits(hidden)
         if self.groups.tensor_size > 1:
             logits = gather_from_tensor_model_parallel_region(logits, group=self.groups.collection.tp)
@@ -244,6 +246,11 @@ def build_model(
         "post_process": groups.is_last_stage,
     }
     with cuda_stand_in():
+        if groups.collection.tp is not parallel_state.get_tensor_model_parallel_group():
+            # Else ranks of a layer of the critic that are one rank of the actor's would draw the same weights.
+            model_parallel_cuda_manual_seed(
+                torch.initial_seed(), tp_rank=groups.tensor_rank, force_reset_rng=True
+            )
         model = (
             PolicyModel(**arguments) if head_init is None else CriticModel(**arguments, head_init=head_init)
         )

@@ -98,6 +98,9 @@ class MegatronRole:
         if weights is not None:
             load_weights(self.model, weights)
         self.ddp = wrap_model(self.model, optimizer)
+        if weights is None:
+            # Drawn on each rank by itself, and on a GPU by the actor's tensor rank: replicas must begin alike.
+            self.ddp.broadcast_params()
         self.optimizer = build_optimizer(self.ddp, optimizer, dtype, self.groups)
         self.schedule = build_schedule(self.optimizer, optimizer, num_steps)
         config.finalize_model_grads_func = _add_gradients

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
-from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 from torch import Tensor
 
+from relax_lightning.megatron.fused import CompiledOnGpu, policy_backward
 from relax_lightning.megatron.groups import ModelGroups
 
 _NEVER = -1.0e9
@@ -28,20 +30,45 @@ def vocab_parallel_log_probs_and_entropy(
     Returns:
         Two [tokens] float32.
     """
-    group, width = groups.collection.tp, logits.shape[-1]
+    width = logits.shape[-1]
     start = groups.tensor_rank * width
-    scaled = logits.float() / temperature
     if start + width > num_tokens:
-        scaled = scaled.masked_fill(torch.arange(start, start + width, device=logits.device) >= num_tokens, _NEVER)
-    largest = scaled.detach().amax(-1)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    scaled = scaled - largest[:, None]
-    exponentials = scaled.exp()
-    own = targets - start
-    is_here = (own >= 0) & (own < width)
-    picked = scaled.gather(-1, own.where(is_here, 0)[:, None]).squeeze(-1).where(is_here, 0.0)
-    # One reduction for the three sums over the vocabulary.
-    parts = torch.stack((exponentials.sum(-1), (exponentials * scaled).sum(-1), picked))
-    total, weighted, picked = reduce_from_tensor_model_parallel_region(parts, group=group).unbind()
-    log_total = total.log()
-    return picked - log_total, log_total - weighted / total
+        is_padding = torch.arange(start, start + width, device=logits.device) >= num_tokens
+        logits = logits.masked_fill(is_padding, _NEVER)
+    # A target that another rank holds lies outside of this rank's rows.
+    return _VocabParallel.apply(logits, targets - start, temperature, groups.collection.tp)  # pyright: ignore[reportReturnType]
+
+
+def _local_parts(logits: Tensor, targets: Tensor, highest: Tensor, temperature: float) -> Tensor:
+    scaled = logits.float() / temperature - highest[:, None]
+    weights = scaled.exp()
+    is_here = (targets >= 0) & (targets < logits.shape[-1])
+    chosen = scaled.gather(-1, torch.where(is_here, targets, 0)[:, None]).squeeze(-1)
+    return torch.stack((weights.sum(-1), (weights * scaled).sum(-1), torch.where(is_here, chosen, 0.0)))
+
+
+local_parts = CompiledOnGpu(_local_parts)
+"""(logits, targets, highest, temperature) -> [3, tokens]: this rank's part of the sum of the exponentials, of their sum
+weighted by the logits, and of the target's logit."""
+
+
+class _VocabParallel(torch.autograd.Function):
+    """`log_probs_and_entropy`, whose sums over the vocabulary are reduced over the tensor ranks, all three at once."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, group: Any
+    ) -> tuple[Tensor, Tensor]:
+        highest = logits.amax(-1).float() / temperature
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
+        parts = local_parts(logits, targets, highest, temperature)
+        dist.all_reduce(parts, group=group)
+        total, weighted, chosen = parts.unbind()
+        entropy = total.log() - weighted / total
+        ctx.save_for_backward(logits, targets, total.log() + highest, entropy)
+        ctx.temperature = temperature
+        return chosen - total.log(), entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return policy_backward(*ctx.saved_tensors, ctx.temperature, *gradients), None, None, None

@@ -102,7 +102,7 @@ class SGLangEngine:
 
     @property
     def share(self) -> Share:
-        """One engine for every `tensor_parallel_size` ranks, driven by the first of them; one server at `url` for all."""
+        """One engine for every `tensor_parallel_size` ranks, which the first of them drives; one at `url` for all."""
         peers = self._source.peers
         span = peers.size if self._remote is not None else self._tensor_parallel_size
         drives = peers.rank % span == 0
@@ -223,7 +223,11 @@ class SGLangEngine:
         share = self.share
         own = self._own_memory() if share.generates else None
         # An engine holds as much on the GPUs of the ranks that do not drive it.
-        return next(found for index, found in self._source.peers.gather((share.index, own)) if found and index == share.index)
+        return next(
+            found
+            for index, found in self._source.peers.gather((share.index, own))
+            if found and index == share.index
+        )
 
     def _own_memory(self) -> dict[str, int]:
         usage = self._client.memory_usage()
@@ -315,7 +319,9 @@ class SGLangEngine:
             return action()
         except ServerGone as error:
             if self._server is not None and self._source.peers.size > 1:
-                message = f"SGLang died during {what} ({self._server.exit_reason()}); {self._server.log_end()}"
+                message = (
+                    f"SGLang died during {what} ({self._server.exit_reason()}); {self._server.log_end()}"
+                )
                 self._server.close(keep_log=True)
                 raise RuntimeError(message) from error
             if self._server is None:

@@ -88,10 +88,8 @@ class ColocateStrategy(ParallelStrategy):
         pool: GpuPool | None = None,
         predicted: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(
-            parallel_devices=[device], cluster_environment=cluster_environment or surroundings()
-        )
-        rank_zero_only.rank = self.global_rank
+        super().__init__(parallel_devices=[device], cluster_environment=cluster_environment or surroundings())
+        rank_zero_only.rank = self.global_rank  # pyright: ignore[reportFunctionMemberAccess]
         self._device = device
         self._parallel = parallel or ParallelConfig()
         self._critic_parallel = critic_parallel
@@ -177,9 +175,7 @@ class ColocateStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         """Join the process groups before anything is built."""
         super().setup_environment()
-        self.peers = initialize_groups(
-            self._parallel, self._device, self._seed, critic=self._critic_parallel
-        )
+        self.peers = initialize_groups(self._parallel, self._device, self._seed, critic=self._critic_parallel)
 
     def model_to_device(self) -> None:
         """Nothing: the roles live where they were built, and the module has no parameters of its own."""

@@ -143,12 +143,12 @@ def test_a_sound_configuration_has_no_problems(base):
         (
             ["model.actor.parallel.tensor=2"],
             "model.actor.parallel.tensor: wanted 1 without a cluster, got 2; "
-            "one process is all there is; add a cluster",
+            "one process is all there is; add a cluster, or start ranks with torchrun",
         ),
         (
             ["model.critic.parallel.pipeline=2"],
             "model.critic.parallel.pipeline: wanted 1 without a cluster, got 2; "
-            "one process is all there is; add a cluster",
+            "one process is all there is; add a cluster, or start ranks with torchrun",
         ),
         (
             ["model.reference={}"],

@@ -81,13 +81,13 @@ def test_one_sentence_for_what_cannot_be(found, changes, line):
     assert found(*changes) == [line]
 
 
-def test_heads_groups_columns_and_rows_are_cut_evenly(found):
+def test_heads_groups_and_columns_are_cut_evenly_and_the_vocabulary_is_padded(found):
     eight = FOUR.replace("4", "8")
-    lines = found("model.actor.parallel.tensor=8", cluster=eight)
-    assert [line.partition(", got")[0] for line in lines] == [
-        "model.actor.parallel.tensor: wanted a divisor of the model's 4 key/value heads",
-        "model.actor.parallel.tensor: wanted a divisor of the model's 100 rows of the embedding",
-    ]
+    # The 100 rows of the embedding are none of 8's multiples either.
+    (line,) = found("model.actor.parallel.tensor=8", cluster=eight)
+    assert line.startswith(
+        "model.actor.parallel.tensor: wanted a divisor of the model's 4 key/value heads, got 8"
+    )
     assert found("model.actor.parallel.tensor=2") == []
     # The critic's own cut is looked at by itself.
     (line,) = found("model.critic.parallel.pipeline=4")
@@ -105,8 +105,17 @@ def test_missing_roles_are_named_with_an_example(found):
 def test_one_process_is_never_cut(found):
     (line,) = found("model.actor.parallel.tensor=2", cluster=None)
     assert line == (
-        "model.actor.parallel.tensor: wanted 1 without a cluster, got 2; one process is all there is; add a cluster"
+        "model.actor.parallel.tensor: wanted 1 without a cluster, got 2; one process is all there is; add a cluster, "
+        "or start ranks with torchrun"
     )
+
+
+def test_a_launched_rank_is_one_of_its_job(found, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert found("model.actor.parallel.tensor=2", cluster=None) == []
+    (line,) = found("model.actor.parallel.tensor=3", cluster=None)
+    assert "wanted tensor * pipeline * context to divide the actor's 4 ranks, got 3 * 1 * 1" in line
 
 
 def test_a_gpu_recipe_on_a_machine_without_gpus(found, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from relax_lightning.config import SamplingConfig
+from relax_lightning.peers import Peers
 from relax_lightning.rollout.sglang_engine import SGLangEngine
 from relax_lightning.rollout.weight_sync import ByValue, SharedMemory, publish_weights
 from tests.rollout.letters import Letters
@@ -41,6 +42,10 @@ class Altered:
         self._name = name
         self._missing = missing
         self._asked = False
+
+    @property
+    def peers(self) -> Peers:
+        return self._actor.peers
 
     def hf_config(self) -> dict[str, Any]:
         return self._actor.hf_config()

@@ -1,4 +1,4 @@
-"""Engines and a callback for runs of several ranks: one run's generations again in another, and what each rank holds."""
+"""For runs of several ranks: engines that replay or thin out generations, and a callback that writes what it sees."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class Recording(MegatronEngine):
         """Generate and keep."""
         answers = super().generate(prompts, sample_ids, sampling, seed)
         self._folder.mkdir(exist_ok=True)
-        (self._folder / f"{seed}.pkl").write_bytes(
-            pickle.dumps(dict(zip(sample_ids, answers, strict=True)))
-        )
+        (self._folder / f"{seed}.pkl").write_bytes(pickle.dumps(dict(zip(sample_ids, answers, strict=True))))
         return answers
 
 
@@ -49,7 +47,7 @@ class Replay(MegatronEngine):
         self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
     ) -> list[Generation]:
         """Look them up."""
-        kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())  # noqa: S301 written by this test
+        kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())
         return [kept[sample_id] for sample_id in sample_ids]
 
 
