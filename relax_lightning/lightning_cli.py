@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI  # noqa:
 from callbacks.checkpoint import PairedCheckpoint  # noqa: E402
 from callbacks.critic_warmup import CriticOnlyWarmup  # noqa: E402
 from callbacks.curves import CurvePlot  # noqa: E402
+from callbacks.health_check import HealthCheck  # noqa: E402
 from callbacks.lr_warmup import LRWarmup  # noqa: E402
 from callbacks.metrics import MetricLogger  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
@@ -48,6 +49,7 @@ OUR_CALLBACKS = {
     "metrics": MetricLogger,
     "curves": CurvePlot,
     "timeline": PhaseTimeline,
+    "health_check": HealthCheck,
     "checkpoint": PairedCheckpoint,
 }
 
@@ -139,7 +141,11 @@ class RelaxLightningCLI(LightningCLI):
         }
 
     def _trainer_tree(self, tree: dict[str, Any]) -> dict[str, Any]:
-        del tree["enable_progress_bar"]
+        del tree["enable_progress_bar"], tree["val_before_training"]
+        if self._config.trainer.val_before_training:
+            # Lightning evaluates before training only as its sanity check, of which -1 takes all batches.
+            tree["num_sanity_val_steps"] = -1
+            tree["val_check_interval"] = tree["val_check_interval"] or sys.maxsize
         if tree["max_steps"] > 0:
             done = self._loaded.iteration if self._loaded else self._manifest.get("iteration_offset", 0)
             tree["max_steps"] -= done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
 from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
+from relax_lightning.data.evaluation import Evaluation
 from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
 from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
@@ -242,13 +245,7 @@ class PPOModule(LightningModule):
                 old_log_probs = self.actor.log_probs(experience.rollouts, groups)
                 experience = replace(experience, old_log_probs=old_log_probs)
             log = self._run_steps(self.actor, experience, algorithm.num_ppo_epochs)
-        metrics = log.metrics("pg_loss")
-        if metrics:
-            # Only the first step still sees the weights that the engine generated with.
-            del metrics["actor/log_prob_abs_diff"]
-            if log.steps[0].applied:
-                metrics["mismatch/log_prob_abs_diff"] = log.steps[0].metrics["log_prob_abs_diff"]
-        return metrics
+        return log.metrics("pg_loss") | log.mismatch()
 
     def _publish(self) -> None:
         with self._phase("publish"):
@@ -286,21 +283,25 @@ class PPOModule(LightningModule):
         clock.step()
 
     def validation_step(self, prompts: Prompts, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Generate and score one batch of a validation set."""
-        self._strategy.make_room("rollout")
-        name, scores = self._data.rollout.evaluate(prompts, dataloader_idx)
-        self._evaluated.setdefault(name, []).append(scores)
+        """Generate and score one batch of a validation set; what is left of a set that failed is skipped."""
+        name = self._data.rollout.validation_names[dataloader_idx]
+        if name in self._evaluation.failed:
+            return
+        with self._evaluation.attempt(name):
+            self._strategy.make_room("rollout")
+            self._evaluation.add(name, self._data.rollout.evaluate(prompts, name))
 
     def on_validation_epoch_start(self) -> None:
         """Forget the evaluation before."""
-        self._evaluated: dict[str, list[Scores]] = {}
+        rollout, trainer = self._data.rollout, self.trainer
+        # `validate` has nothing to go on with, and a sanity check of a few batches is there to fail.
+        is_check = trainer.sanity_checking and trainer.num_sanity_val_steps != math.inf
+        raises = rollout.on_validation_error == "raise" or trainer.state.fn != TrainerFn.FITTING or is_check
+        self._evaluation = Evaluation(rollout.validation, raises=raises, where=f"iteration {self.iteration}")
 
     def on_validation_epoch_end(self) -> None:
         """Statistics over all samples of each set, for a mean of batches would weigh them wrongly."""
-        for name, parts in self._evaluated.items():
-            metrics = Scores.joined(parts).metrics()
-            named = {f"val/{name}/{key.replace('/', '_')}": value for key, value in metrics.items()}
-            self.log_dict(named, logger=False)
+        self.log_dict(self._evaluation.metrics(), logger=False)
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 

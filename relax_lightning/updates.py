@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_lightning.algorithms.aggregation import aggregate, sequence_mean_weights
+from relax_lightning.algorithms.aggregation import MAX_SUFFIX, aggregate, join_parts, sequence_mean_weights
+from relax_lightning.algorithms.diagnostics import effective_sample_fraction, mismatch, ratio_diagnostics
 from relax_lightning.algorithms.importance import truncated_importance_weights
 from relax_lightning.algorithms.losses import policy_loss, value_loss
 from relax_lightning.batch import Experience
@@ -21,6 +22,8 @@ from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole, StepResult
 from relax_lightning.plan.schedule import PACKING_UNIT_CPU, PACKING_UNIT_GPU
 
+_MISMATCH = "mismatch_"
+"""Begins the names of a step's metrics that compare the engine with the actor."""
 BeforeStep = Callable[[int], float]
 """Called before optimizer step number `step` of the role; answers the factor on its learning rate."""
 
@@ -37,16 +40,38 @@ class StepLog:
     steps: list[StepResult] = field(default_factory=list)
 
     def metrics(self, loss_name: str) -> dict[str, float]:
-        """Means over the applied steps; empty when none was."""
+        """Means over the applied steps, the largest of what is a maximum; empty when none was."""
         done = [step for step in self.steps if step.applied]
         if not done:
             return {}
-        names = done[0].metrics
-        means = {f"{self.role}/{name}": sum(s.metrics[name] for s in done) / len(done) for name in names}
+        means, told = {}, [_finished(step.metrics) for step in done]
+        for name in told[0]:
+            joined = join_parts(name, [metrics[name] for metrics in told])
+            means[f"{self.role}/{name}"] = joined if name.endswith(MAX_SUFFIX) else joined / len(done)
         means[f"{self.role}/{loss_name}"] = sum(s.loss for s in done) / len(done)
         means[f"{self.role}/grad_norm"] = sum(s.grad_norm for s in done) / len(done)
         means[f"{self.role}/lr"] = done[-1].lr
         return means
+
+    def mismatch(self) -> dict[str, float]:
+        """The engine against the actor: of the first step, which alone still sees the weights that generated."""
+        if not self.steps or not self.steps[0].applied:
+            return {}
+        first = self.steps[0].metrics
+        return {
+            f"mismatch/{name.removeprefix(_MISMATCH)}": first[name]
+            for name in first
+            if name.startswith(_MISMATCH)
+        }
+
+
+def _finished(metrics: dict[str, float]) -> dict[str, float]:
+    """What is told of one step: without the engine's mismatch, and with what its sums over micro-batches give."""
+    told = {name: value for name, value in metrics.items() if not name.startswith(_MISMATCH)}
+    if "ratio_square_mean" in told:
+        square = told.pop("ratio_square_mean")
+        told["effective_sample_fraction"] = effective_sample_fraction(told["ratio_mean"], square)
+    return told
 
 
 @dataclass
@@ -178,8 +203,10 @@ class StepLoss:
             bonus = aggregate(outputs.entropy, mask, weights=self._weights(mask), num_tokens=num_tokens)
             loss = loss - a.entropy_coef * bonus
         metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, num_tokens=num_tokens)
-        difference = (outputs.log_probs.detach() - rollout_log_probs).abs()
-        metrics["log_prob_abs_diff"] = aggregate(difference, mask, num_tokens=num_tokens)
+        log_probs = outputs.log_probs.detach()
+        metrics |= ratio_diagnostics(log_probs, old_log_probs, mask, num_tokens=num_tokens)
+        found = mismatch(log_probs, rollout_log_probs, mask, num_tokens=num_tokens)
+        metrics |= {f"{_MISMATCH}{name}": value for name, value in found.items()}
         return loss, metrics
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from relax_lightning.config.engines import engine_faults
 from relax_lightning.config.faults import Fault, above, at_least, fault, half_open, one_of, refuse
-from relax_lightning.config.keys import key, section
+from relax_lightning.config.keys import key, required, section
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class PromptsConfig:
         None, "validation sets only: their own sampling; null follows data.rollout.sampling"
     )
     n_samples_per_prompt: int = key(1, "validation sets only: responses drawn a prompt")
+    correct_reward: float = key(
+        1.0,
+        "validation sets only: reward from which a response counts as right, for mean@n, pass@k and maj@k",
+    )
 
     def __post_init__(self) -> None:
         refuse(at_least(self, 1, "max_prompt_tokens", "n_samples_per_prompt"), self._source())
@@ -117,6 +121,17 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class RolloutFunctionConfig:
+    """A function of a user's own that makes the responses, turn by turn."""
+
+    class_path: str = required("import path of a function of (samples, engine), or of a class of such")
+    init_args: dict[str, Any] = key({}, "arguments of the class")
+
+    def __post_init__(self) -> None:
+        refuse(_no_import_path(self.class_path))
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """Prompts in, rewarded responses out."""
 
@@ -131,26 +146,36 @@ class RolloutConfig:
     reward: RewardConfig | None = key(None, "a registered name, or {class_path, init_args}")
     shuffle_rewards: bool = key(False, "the negative control: rewards change places among the samples")
     engine: EngineConfig = section(EngineConfig, "what generates")
+    function: RolloutFunctionConfig | None = key(
+        None, "{class_path, init_args} of a rollout function, for tools and several turns; null: one turn"
+    )
+    on_validation_error: str = key(
+        "warn", "after an evaluation failed during training: warn (name it and train on) | raise"
+    )
 
     def __post_init__(self) -> None:
-        refuse(at_least(self, 1, "batch_size", "n_samples_per_prompt"), self._validation_keys_in_train())
+        refuse(
+            at_least(self, 1, "batch_size", "n_samples_per_prompt"),
+            one_of(self, ("warn", "raise"), "on_validation_error"),
+            self._validation_keys_in_train(),
+        )
 
     def _validation_keys_in_train(self) -> list[Fault]:
-        train, faults = self.train, []
-        if train is not None and train.sampling is not None:
-            change = "move it to data.rollout.sampling"
-            faults.append(
-                Fault("train.sampling", f"wanted nothing, this key is for validation sets; {change}")
-            )
-        if train is not None and train.n_samples_per_prompt != 1:
-            wanted, change = (
-                "nothing, this key is for validation sets",
-                "use data.rollout.n_samples_per_prompt",
-            )
-            faults.append(
-                Fault("train.n_samples_per_prompt", fault(wanted, train.n_samples_per_prompt, change))
-            )
-        return faults
+        if self.train is None:
+            return []
+        changes = {
+            "sampling": "move it to data.rollout.sampling",
+            "n_samples_per_prompt": "use data.rollout.n_samples_per_prompt",
+            "correct_reward": "leave it out",
+        }
+        defaults = {f.name: f.default for f in fields(PromptsConfig)}
+        given = {name: getattr(self.train, name) for name in changes}
+        wanted = "nothing, this key is for validation sets"
+        return [
+            Fault(f"train.{name}", fault(wanted, "a section" if name == "sampling" else value, changes[name]))
+            for name, value in given.items()
+            if value != defaults[name]
+        ]
 
 
 @dataclass(frozen=True)

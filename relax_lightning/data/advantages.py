@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
+from relax_lightning.algorithms.diagnostics import value_bias
 from relax_lightning.algorithms.gae import compute_gae
 from relax_lightning.algorithms.length_adaptive import length_adaptive_lambd
 from relax_lightning.algorithms.statistics import explained_variance, whiten
@@ -58,11 +59,11 @@ class AdvantagesDataModule(LightningDataModule):
 def _statistics(values: Tensor, advantages: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
     if not mask.any():
         return {}
-    kept = advantages[mask]
-    return {
-        "values/mean": float(values[mask].mean()),
-        "returns/mean": float(returns[mask].mean()),
-        "advantages/mean": float(kept.mean()),
-        "advantages/std": float(kept.std()) if kept.numel() > 1 else 0.0,
-        "critic/explained_variance": float(explained_variance(values, returns, mask)),
-    }
+    metrics = {"critic/explained_variance": float(explained_variance(values, returns, mask))}
+    for name, record in {"values": values, "returns": returns, "advantages": advantages}.items():
+        kept = record[mask]
+        metrics[f"{name}/mean"] = float(kept.mean())
+        metrics[f"{name}/std"] = float(kept.std()) if kept.numel() > 1 else 0.0
+    metrics["advantages/abs_max"] = float(advantages[mask].abs().max())
+    bias = value_bias(values, returns, mask)
+    return metrics | {f"values/bias_{third}": float(mean) for third, mean in bias.items()}
