@@ -25,7 +25,7 @@ from callbacks.metrics import MetricLogger  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
-from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
+from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
 from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
@@ -34,6 +34,7 @@ from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
+    check_same_trunk,
     is_first_rank,
     iterations_done,
     put_aside_earlier_checkpoints,
@@ -86,6 +87,10 @@ class RelaxLightningCLI(LightningCLI):
             self.model.load_folders = self._loaded.folders
             self.model.load_weights_only = self._loaded.is_release
             self.model.iteration_offset = self._loaded.iteration
+        warm_start = config.model.critic.warm_start
+        if warm_start is not None and ckpt_path is None and self._loaded is None:
+            self.model.critic_warm_start = role_folder(warm_start, "critic")
+            check_same_trunk(config.model, self.model.critic_warm_start)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Our callbacks under their fixed keys."""

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
@@ -23,11 +24,14 @@ from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, M
 from relax_lightning.data.evaluation import Evaluation
 from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
+from relax_lightning.data.shaping import RewardShaping
+from relax_lightning.log_probs import LogProbs
 from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
+from relax_lightning.megatron.reference import Reference, build_reference
 from relax_lightning.megatron.role import Actor, Critic, StepResult
 from relax_lightning.rollout.engine import HoldsMemory
 from relax_lightning.strategies.colocate import ColocateStrategy
-from relax_lightning.updates import Batching, FiniteGuard, StepLog, run_steps
+from relax_lightning.updates import Batching, FiniteGuard, StepLog, importance_statistics, run_steps
 
 
 class IterationClock(torch.optim.Optimizer):
@@ -84,6 +88,8 @@ class PPOModule(LightningModule):
         """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
         self.load_weights_only = False
         """Leave optimizers and schedules of `load_folders` alone."""
+        self.critic_warm_start: Path | None = None
+        """Megatron checkpoint that a fresh critic's weights come from; None: the actor's trunk with a new head."""
 
     # --- set-up -----------------------------------------------------------------------------------------------
 
@@ -100,6 +106,7 @@ class PPOModule(LightningModule):
         for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             check_hook_names(callback)
         self.hooks = HookDispatcher(self.trainer, self)
+        self._shaping = RewardShaping(self._data.rollout.config, self.config.algorithm)
 
     def configure_model(self) -> None:
         """Build actor and critic on this rank's device, once."""
@@ -110,6 +117,9 @@ class PPOModule(LightningModule):
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
+        reference = self._build_reference()
+        if self.critic_warm_start is not None:
+            self.critic.load(self.critic_warm_start, weights_only=True)
         for role in (self.actor, self.critic):
             strategy.register(role.name, role)
             if role.name in self.load_folders:
@@ -117,7 +127,15 @@ class PPOModule(LightningModule):
         strategy.manifest["model"] = describe_model(self.config, self.actor)
         strategy.manifest["iteration_offset"] = self.iteration_offset
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
+        self._log_probs = LogProbs(self.config.algorithm, self.actor, self._batching, reference)
         self._start_engine()
+
+    def _build_reference(self) -> Reference | None:
+        """Before the actor is loaded: where nothing else is said, the reference is what it started from."""
+        algorithm, reference = self.config.algorithm, self.config.reference
+        if reference is None or not (algorithm.kl_coef or algorithm.use_kl_loss):
+            return None
+        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint)
 
     def _start_engine(self) -> None:
         engine = self._data.rollout.engine
@@ -194,8 +212,9 @@ class PPOModule(LightningModule):
         start = perf_counter()
         with self._strategy.iteration():
             self.hooks.fire("on_iteration_start", prompts)
-            rollouts = self._rollout(prompts)
-            experience, metrics = self._learn_critic(rollouts)
+            rollouts, metrics = self._rollout(prompts)
+            experience, more = self._learn_critic(rollouts, *self._log_probs_for_rewards(rollouts))
+            metrics |= more
             if self.hooks.should_update_actor(self.iteration):
                 metrics |= self._learn_actor(experience)
             self._publish()
@@ -215,23 +234,39 @@ class PPOModule(LightningModule):
             yield
         self.hooks.fire("on_phase_end", name, perf_counter() - start)
 
-    def _rollout(self, prompts: Prompts) -> Rollouts:
+    def _rollout(self, prompts: Prompts) -> tuple[Rollouts, dict[str, float]]:
         with self._phase("rollout"):
             rollouts = self._data.rollout.generate(prompts, self.iteration)
+            mask, metrics = self._shaping.learnable(rollouts)
+            rollouts = replace(rollouts, response_mask=mask)
             if self.config.algorithm.truncation == "mask":
                 learnable = rollouts.response_mask & ~rollouts.truncated[:, None]
                 rollouts = replace(rollouts, response_mask=learnable)
             self.hooks.fire("on_rollout_end", rollouts)
-        return rollouts
+        return rollouts, metrics
 
-    def _learn_critic(self, rollouts: Rollouts) -> tuple[Experience, dict[str, float]]:
+    def _log_probs_for_rewards(self, rollouts: Rollouts) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if not self._log_probs.are_for_rewards:
+            return None, None
+        with self._phase("reference"):
+            return self._log_probs.for_rewards(rollouts)
+
+    def _learn_critic(
+        self, rollouts: Rollouts, old_log_probs: Tensor | None, ref_log_probs: Tensor | None
+    ) -> tuple[Experience, dict[str, float]]:
         algorithm = self.config.algorithm
         with self._phase("critic"):
             groups = self._batching.groups(rollouts, list(range(len(rollouts))), self.critic.groups)
             bootstrap = algorithm.truncation == "bootstrap"
             values, final_values = self.critic.values(rollouts, groups, with_final=bootstrap)
             self.hooks.fire("on_values_computed", rollouts, values)
-            experience, metrics = self._data.advantages.compute(rollouts, values, final_values, algorithm)
+            rewards, metrics = self._shaping.token_rewards(rollouts, old_log_probs, ref_log_probs)
+            experience, more = self._data.advantages.compute(
+                rollouts, values, final_values, algorithm, rewards=rewards
+            )
+            metrics |= more
+            if old_log_probs is not None:
+                experience = replace(experience, old_log_probs=old_log_probs, ref_log_probs=ref_log_probs)
             self.hooks.fire("on_advantages_computed", experience)
             num_epochs = algorithm.num_critic_epochs or algorithm.num_ppo_epochs
             log = self._run_steps(self.critic, experience, num_epochs)
@@ -240,12 +275,9 @@ class PPOModule(LightningModule):
     def _learn_actor(self, experience: Experience) -> dict[str, float]:
         algorithm = self.config.algorithm
         with self._phase("actor"):
-            if algorithm.old_log_probs == "recompute":
-                groups = self._batching.groups(experience, list(range(len(experience))), self.actor.groups)
-                old_log_probs = self.actor.log_probs(experience.rollouts, groups)
-                experience = replace(experience, old_log_probs=old_log_probs)
+            experience = self._log_probs.for_losses(experience)
             log = self._run_steps(self.actor, experience, algorithm.num_ppo_epochs)
-        return log.metrics("pg_loss") | log.mismatch()
+        return log.metrics("pg_loss") | log.mismatch() | importance_statistics(experience, algorithm)
 
     def _publish(self) -> None:
         with self._phase("publish"):
@@ -315,6 +347,7 @@ class PPOModule(LightningModule):
         }
         checkpoint["consecutive_nan"] = self._guard.consecutive
         checkpoint["iteration_offset"] = self.iteration_offset
+        checkpoint["shaping"] = self._shaping.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the random states."""
@@ -327,3 +360,4 @@ class PPOModule(LightningModule):
         self._guard.consecutive = checkpoint["consecutive_nan"]
         self.iteration_offset = checkpoint["iteration_offset"]
         self._loaded_step = checkpoint["global_step"]
+        self._shaping.load_state_dict(checkpoint["shaping"])

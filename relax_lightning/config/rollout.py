@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from relax_lightning.config.engines import engine_faults
-from relax_lightning.config.faults import Fault, above, at_least, fault, half_open, one_of, refuse
+from relax_lightning.config.faults import Fault, above, at_least, fault, finite, half_open, one_of, refuse
 from relax_lightning.config.keys import key, required, section
 
 
@@ -110,6 +110,37 @@ class RewardConfig:
 
 
 @dataclass(frozen=True)
+class ShapingConfig:
+    """What is done to the rewards before they are learned from; in this order."""
+
+    overlong_buffer_tokens: int | None = key(
+        None, "last tokens up to max_new_tokens in which a penalty grows to overlong_penalty; null: off"
+    )
+    overlong_penalty: float = key(1.0, "taken from the reward of a response of max_new_tokens")
+    missing_eos_penalty: float | None = key(
+        None, "taken from the reward of a response that was cut off; null: off"
+    )
+    normalize: bool = key(False, "subtract the mean and divide by the spread of all rewards so far")
+    clip_min: float | None = key(None, "smallest reward; null: no bound")
+    clip_max: float | None = key(None, "largest reward; null: no bound")
+
+    def __post_init__(self) -> None:
+        refuse(
+            at_least(self, 1, "overlong_buffer_tokens"),
+            at_least(self, 0, "overlong_penalty", "missing_eos_penalty"),
+            finite(self, "clip_min", "clip_max"),
+            self._bounds(),
+        )
+
+    def _bounds(self) -> list[Fault]:
+        low, high = self.clip_min, self.clip_max
+        if low is None or high is None or not low > high:
+            return []
+        message = fault(f"at most clip_max ({high})", low, "change one of the two")
+        return [Fault("clip_min", message, ("clip_max",))]
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What generates: the embedded engine, or another one by name or import path."""
 
@@ -144,6 +175,10 @@ class RolloutConfig:
     n_samples_per_prompt: int = key(1, "responses drawn a prompt")
     sampling: SamplingConfig = section(SamplingConfig, "how a response is drawn")
     reward: RewardConfig | None = key(None, "a registered name, or {class_path, init_args}")
+    shaping: ShapingConfig = section(
+        ShapingConfig, "what is done to the rewards before they are learned from"
+    )
+    drop_equal_rewards: bool = key(False, "learn nothing from a prompt whose samples all got the same reward")
     shuffle_rewards: bool = key(False, "the negative control: rewards change places among the samples")
     engine: EngineConfig = section(EngineConfig, "what generates")
     function: RolloutFunctionConfig | None = key(

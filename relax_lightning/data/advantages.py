@@ -19,7 +19,13 @@ class AdvantagesDataModule(LightningDataModule):
     """Turns rollouts and values into experience. It sees every sample, so whitening is over the whole rollout."""
 
     def compute(
-        self, rollouts: Rollouts, values: Tensor, final_values: Tensor | None, algorithm: AlgorithmConfig
+        self,
+        rollouts: Rollouts,
+        values: Tensor,
+        final_values: Tensor | None,
+        algorithm: AlgorithmConfig,
+        *,
+        rewards: Tensor | None = None,
     ) -> tuple[Experience, dict[str, float]]:
         """GAE and its statistics.
 
@@ -29,6 +35,7 @@ class AdvantagesDataModule(LightningDataModule):
             final_values: [batch] float32, value of the state after each response; None where truncation does not
                 bootstrap.
             algorithm: Discount, lambdas, truncation and whitening.
+            rewards: [batch, response], shaped and with the KL penalty; None: those of the rollouts as they are.
 
         Returns:
             The experience, with the engine's log-probs as old ones, and the metrics of values, advantages, returns.
@@ -42,7 +49,7 @@ class AdvantagesDataModule(LightningDataModule):
             assert final_values is not None
             bootstrap = torch.where(rollouts.truncated, final_values, 0.0)
         advantages, returns = compute_gae(
-            token_rewards(rollouts.rewards, mask),
+            token_rewards(rollouts.rewards, mask) if rewards is None else rewards,
             values,
             mask,
             gamma=algorithm.gamma,

@@ -106,7 +106,7 @@ class RolloutDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         assert config.batch_size is not None and config.reward is not None
-        self._config = config
+        self.config = self._config = config
         self._tokenizer_source = tokenizer
         self._seed = seed
         self._max_context = max_context

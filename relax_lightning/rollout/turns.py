@@ -156,7 +156,8 @@ class TurnEngine:
         return self._peers.collect(part)[0]
 
     def _serve(self) -> None:
-        while (request := self._peers.gather(None)[0]) is not None:
+        nothing: Any = None
+        while (request := self._peers.gather(nothing)[0]) is not None:
             self._answer(*request)
 
     def _release(self) -> None:

@@ -24,13 +24,8 @@ NOT_THERE_YET = {
     "data.advantages.device",
     "model.actor.optimizer.cpu_offload_fraction",
     "model.algorithm.advantage_estimator",
-    "model.algorithm.kl_coef",
-    "model.algorithm.kl_loss_coef",
-    "model.algorithm.kl_loss_type",
-    "model.algorithm.use_kl_loss",
     "model.bridge",
     "model.critic.optimizer.cpu_offload_fraction",
-    "model.reference.hf_checkpoint",
     "strategy.offload",
     "strategy.verify_publish",
 }

@@ -51,7 +51,12 @@ ADDED = {
         "val_before_training",
     },
     "callbacks": {"health_check"},
-    "data.rollout": {"function", "on_validation_error"},
+    "data.rollout": {"function", "on_validation_error", "shaping", "drop_equal_rewards"},
+    "model.algorithm": {
+        *("importance_floor", "importance_level", "importance_mode"),
+        *("kl_target", "kl_horizon", "positive_nll_coef", "positive_nll_threshold"),
+    },
+    "model.critic": {"warm_start"},
     "model.critic.optimizer": {f.name for f in fields(c.OptimizerConfig)} - {"lr"},
 }
 
@@ -84,7 +89,7 @@ def test_sections_that_are_null_by_default_have_their_published_defaults():
     assert {name: reward[name] for name in REWARD} == REWARD
     assert c.to_dict(c.ClusterConfig()) == CLUSTER
     assert set(ARCHITECTURE) <= {f.name for f in fields(c.ArchitectureConfig)}
-    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint"]
+    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint", "load"]
 
 
 def test_every_key_has_a_meaning_and_every_section_is_frozen():
