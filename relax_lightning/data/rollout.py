@@ -199,8 +199,9 @@ class RolloutDataModule(LightningDataModule):
             answers = self.engine.generate([token_ids[row] for row in rows], ids, sampling, seed)
             return (share.index, answers) if share.reports else None
 
-        parts = dict(part for part in self.peers.collect(generate) if part is not None)
-        return [generation for _, answers in sorted(parts.items()) for generation in answers]
+        parts = self.peers.collect(generate) if share.is_alone else self.peers.gather(generate())
+        of_engine = dict(part for part in parts if part is not None)
+        return [generation for _, answers in sorted(of_engine.items()) for generation in answers]
 
     def _score(
         self, prompts: Prompts, rows: list[int], sample_ids: list[int], responses: list[str], dump_name: str
