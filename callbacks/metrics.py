@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -82,13 +83,16 @@ class MetricLogger(PPOCallback):
         """Record and show the `val/...` metrics; here, since the module logs them up to the end of the epoch."""
         self._progress.phase(None)
         metrics = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("val/")}
-        if trainer.sanity_checking or not metrics:
+        # A sanity check of all batches is the evaluation before training; one of a few is no measurement.
+        is_first = trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf
+        if not metrics or (trainer.sanity_checking and not is_first):
             return
         iteration = _iteration(trainer, pl_module)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=iteration)
-        # `relax-lightning validate` opens no screen; its result is a line.
-        shown = self._progress if trainer.state.fn == TrainerFn.FITTING else self._validation_alone(trainer)
+        # `relax-lightning validate` opens no screen, and training has not opened it yet: the result is a line.
+        has_screen = trainer.state.fn == TrainerFn.FITTING and not is_first
+        shown = self._progress if has_screen else self._validation_alone(trainer)
         shown.validation(iteration, metrics)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

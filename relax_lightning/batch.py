@@ -91,6 +91,8 @@ class Experience:
     """[batch, response] float32: advantages before whitening + values; 0 where masked."""
     old_log_probs: Tensor
     """[batch, response] float32: log-probs of the policy before the update."""
+    ref_log_probs: Tensor | None = None
+    """[batch, response] float32: log-probs of the reference model; None where no KL term needs them."""
 
     def __len__(self) -> int:
         return len(self.rollouts)

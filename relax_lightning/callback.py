@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class PPOCallback(Callback):
     """A Lightning callback that also hears the moments of a PPO iteration, in the order they are listed here.
 
-    What is passed may be read, not changed. Every phase (`rollout`, `critic`, `actor`, `publish`) is wrapped by
-    `on_phase_start` and `on_phase_end`. A method that begins with `on_`, `should_` or `lr_` and is no known hook is an
-    error at start.
+    What is passed may be read, not changed. Every phase (`rollout`, `critic`, `actor`, `publish`, and `reference` where
+    the rewards take a KL off) is wrapped by `on_phase_start` and `on_phase_end`. A method that begins with `on_`,
+    `should_` or `lr_` and is no known hook is an error at start.
     """
 
     def on_iteration_start(self, trainer: Trainer, module: LightningModule, prompts: Prompts) -> None:

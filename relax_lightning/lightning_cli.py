@@ -19,12 +19,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI  # noqa:
 from callbacks.checkpoint import PairedCheckpoint  # noqa: E402
 from callbacks.critic_warmup import CriticOnlyWarmup  # noqa: E402
 from callbacks.curves import CurvePlot  # noqa: E402
+from callbacks.health_check import HealthCheck  # noqa: E402
 from callbacks.lr_warmup import LRWarmup  # noqa: E402
 from callbacks.metrics import MetricLogger  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
-from relax_lightning.config.checkpoints import read_manifest  # noqa: E402
+from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
 from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
@@ -33,6 +34,7 @@ from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_same_model,
+    check_same_trunk,
     is_first_rank,
     iterations_done,
     put_aside_earlier_checkpoints,
@@ -48,6 +50,7 @@ OUR_CALLBACKS = {
     "metrics": MetricLogger,
     "curves": CurvePlot,
     "timeline": PhaseTimeline,
+    "health_check": HealthCheck,
     "checkpoint": PairedCheckpoint,
 }
 
@@ -84,6 +87,10 @@ class RelaxLightningCLI(LightningCLI):
             self.model.load_folders = self._loaded.folders
             self.model.load_weights_only = self._loaded.is_release
             self.model.iteration_offset = self._loaded.iteration
+        warm_start = config.model.critic.warm_start
+        if warm_start is not None and ckpt_path is None and self._loaded is None:
+            self.model.critic_warm_start = role_folder(warm_start, "critic")
+            check_same_trunk(config.model, self.model.critic_warm_start)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Our callbacks under their fixed keys."""
@@ -139,7 +146,11 @@ class RelaxLightningCLI(LightningCLI):
         }
 
     def _trainer_tree(self, tree: dict[str, Any]) -> dict[str, Any]:
-        del tree["enable_progress_bar"]
+        del tree["enable_progress_bar"], tree["val_before_training"]
+        if self._config.trainer.val_before_training:
+            # Lightning evaluates before training only as its sanity check, of which -1 takes all batches.
+            tree["num_sanity_val_steps"] = -1
+            tree["val_check_interval"] = tree["val_check_interval"] or sys.maxsize
         if tree["max_steps"] > 0:
             done = self._loaded.iteration if self._loaded else self._manifest.get("iteration_offset", 0)
             tree["max_steps"] -= done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +14,24 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
 from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
+from relax_lightning.data.evaluation import Evaluation
 from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
+from relax_lightning.data.shaping import RewardShaping
+from relax_lightning.log_probs import LogProbs
 from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
+from relax_lightning.megatron.reference import Reference, build_reference
 from relax_lightning.megatron.role import Actor, Critic, StepResult
 from relax_lightning.rollout.engine import HoldsMemory
 from relax_lightning.strategies.colocate import ColocateStrategy
-from relax_lightning.updates import Batching, FiniteGuard, StepLog, run_steps
+from relax_lightning.updates import Batching, FiniteGuard, StepLog, importance_statistics, run_steps
 
 
 class IterationClock(torch.optim.Optimizer):
@@ -81,6 +88,8 @@ class PPOModule(LightningModule):
         """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
         self.load_weights_only = False
         """Leave optimizers and schedules of `load_folders` alone."""
+        self.critic_warm_start: Path | None = None
+        """Megatron checkpoint that a fresh critic's weights come from; None: the actor's trunk with a new head."""
 
     # --- set-up -----------------------------------------------------------------------------------------------
 
@@ -97,6 +106,7 @@ class PPOModule(LightningModule):
         for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             check_hook_names(callback)
         self.hooks = HookDispatcher(self.trainer, self)
+        self._shaping = RewardShaping(self._data.rollout.config, self.config.algorithm)
 
     def configure_model(self) -> None:
         """Build actor and critic on this rank's device, once."""
@@ -107,6 +117,9 @@ class PPOModule(LightningModule):
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
+        reference = self._build_reference()
+        if self.critic_warm_start is not None:
+            self.critic.load(self.critic_warm_start, weights_only=True)
         for role in (self.actor, self.critic):
             strategy.register(role.name, role)
             if role.name in self.load_folders:
@@ -114,7 +127,15 @@ class PPOModule(LightningModule):
         strategy.manifest["model"] = describe_model(self.config, self.actor)
         strategy.manifest["iteration_offset"] = self.iteration_offset
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
+        self._log_probs = LogProbs(self.config.algorithm, self.actor, self._batching, reference)
         self._start_engine()
+
+    def _build_reference(self) -> Reference | None:
+        """Before the actor is loaded: where nothing else is said, the reference is what it started from."""
+        algorithm, reference = self.config.algorithm, self.config.reference
+        if reference is None or not (algorithm.kl_coef or algorithm.use_kl_loss):
+            return None
+        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint)
 
     def _start_engine(self) -> None:
         engine = self._data.rollout.engine
@@ -191,8 +212,9 @@ class PPOModule(LightningModule):
         start = perf_counter()
         with self._strategy.iteration():
             self.hooks.fire("on_iteration_start", prompts)
-            rollouts = self._rollout(prompts)
-            experience, metrics = self._learn_critic(rollouts)
+            rollouts, metrics = self._rollout(prompts)
+            experience, more = self._learn_critic(rollouts, *self._log_probs_for_rewards(rollouts))
+            metrics |= more
             if self.hooks.should_update_actor(self.iteration):
                 metrics |= self._learn_actor(experience)
             self._publish()
@@ -212,23 +234,39 @@ class PPOModule(LightningModule):
             yield
         self.hooks.fire("on_phase_end", name, perf_counter() - start)
 
-    def _rollout(self, prompts: Prompts) -> Rollouts:
+    def _rollout(self, prompts: Prompts) -> tuple[Rollouts, dict[str, float]]:
         with self._phase("rollout"):
             rollouts = self._data.rollout.generate(prompts, self.iteration)
+            mask, metrics = self._shaping.learnable(rollouts)
+            rollouts = replace(rollouts, response_mask=mask)
             if self.config.algorithm.truncation == "mask":
                 learnable = rollouts.response_mask & ~rollouts.truncated[:, None]
                 rollouts = replace(rollouts, response_mask=learnable)
             self.hooks.fire("on_rollout_end", rollouts)
-        return rollouts
+        return rollouts, metrics
 
-    def _learn_critic(self, rollouts: Rollouts) -> tuple[Experience, dict[str, float]]:
+    def _log_probs_for_rewards(self, rollouts: Rollouts) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if not self._log_probs.are_for_rewards:
+            return None, None
+        with self._phase("reference"):
+            return self._log_probs.for_rewards(rollouts)
+
+    def _learn_critic(
+        self, rollouts: Rollouts, old_log_probs: Tensor | None, ref_log_probs: Tensor | None
+    ) -> tuple[Experience, dict[str, float]]:
         algorithm = self.config.algorithm
         with self._phase("critic"):
             groups = self._batching.groups(rollouts, list(range(len(rollouts))), self.critic.groups)
             bootstrap = algorithm.truncation == "bootstrap"
             values, final_values = self.critic.values(rollouts, groups, with_final=bootstrap)
             self.hooks.fire("on_values_computed", rollouts, values)
-            experience, metrics = self._data.advantages.compute(rollouts, values, final_values, algorithm)
+            rewards, metrics = self._shaping.token_rewards(rollouts, old_log_probs, ref_log_probs)
+            experience, more = self._data.advantages.compute(
+                rollouts, values, final_values, algorithm, rewards=rewards
+            )
+            metrics |= more
+            if old_log_probs is not None:
+                experience = replace(experience, old_log_probs=old_log_probs, ref_log_probs=ref_log_probs)
             self.hooks.fire("on_advantages_computed", experience)
             num_epochs = algorithm.num_critic_epochs or algorithm.num_ppo_epochs
             log = self._run_steps(self.critic, experience, num_epochs)
@@ -237,18 +275,9 @@ class PPOModule(LightningModule):
     def _learn_actor(self, experience: Experience) -> dict[str, float]:
         algorithm = self.config.algorithm
         with self._phase("actor"):
-            if algorithm.old_log_probs == "recompute":
-                groups = self._batching.groups(experience, list(range(len(experience))), self.actor.groups)
-                old_log_probs = self.actor.log_probs(experience.rollouts, groups)
-                experience = replace(experience, old_log_probs=old_log_probs)
+            experience = self._log_probs.for_losses(experience)
             log = self._run_steps(self.actor, experience, algorithm.num_ppo_epochs)
-        metrics = log.metrics("pg_loss")
-        if metrics:
-            # Only the first step still sees the weights that the engine generated with.
-            del metrics["actor/log_prob_abs_diff"]
-            if log.steps[0].applied:
-                metrics["mismatch/log_prob_abs_diff"] = log.steps[0].metrics["log_prob_abs_diff"]
-        return metrics
+        return log.metrics("pg_loss") | log.mismatch() | importance_statistics(experience, algorithm)
 
     def _publish(self) -> None:
         with self._phase("publish"):
@@ -286,21 +315,25 @@ class PPOModule(LightningModule):
         clock.step()
 
     def validation_step(self, prompts: Prompts, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Generate and score one batch of a validation set."""
-        self._strategy.make_room("rollout")
-        name, scores = self._data.rollout.evaluate(prompts, dataloader_idx)
-        self._evaluated.setdefault(name, []).append(scores)
+        """Generate and score one batch of a validation set; what is left of a set that failed is skipped."""
+        name = self._data.rollout.validation_names[dataloader_idx]
+        if name in self._evaluation.failed:
+            return
+        with self._evaluation.attempt(name):
+            self._strategy.make_room("rollout")
+            self._evaluation.add(name, self._data.rollout.evaluate(prompts, name))
 
     def on_validation_epoch_start(self) -> None:
         """Forget the evaluation before."""
-        self._evaluated: dict[str, list[Scores]] = {}
+        rollout, trainer = self._data.rollout, self.trainer
+        # `validate` has nothing to go on with, and a sanity check of a few batches is there to fail.
+        is_check = trainer.sanity_checking and trainer.num_sanity_val_steps != math.inf
+        raises = rollout.on_validation_error == "raise" or trainer.state.fn != TrainerFn.FITTING or is_check
+        self._evaluation = Evaluation(rollout.validation, raises=raises, where=f"iteration {self.iteration}")
 
     def on_validation_epoch_end(self) -> None:
         """Statistics over all samples of each set, for a mean of batches would weigh them wrongly."""
-        for name, parts in self._evaluated.items():
-            metrics = Scores.joined(parts).metrics()
-            named = {f"val/{name}/{key.replace('/', '_')}": value for key, value in metrics.items()}
-            self.log_dict(named, logger=False)
+        self.log_dict(self._evaluation.metrics(), logger=False)
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
@@ -314,6 +347,7 @@ class PPOModule(LightningModule):
         }
         checkpoint["consecutive_nan"] = self._guard.consecutive
         checkpoint["iteration_offset"] = self.iteration_offset
+        checkpoint["shaping"] = self._shaping.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the random states."""
@@ -326,3 +360,4 @@ class PPOModule(LightningModule):
         self._guard.consecutive = checkpoint["consecutive_nan"]
         self.iteration_offset = checkpoint["iteration_offset"]
         self._loaded_step = checkpoint["global_step"]
+        self._shaping.load_state_dict(checkpoint["shaping"])

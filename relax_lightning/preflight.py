@@ -52,6 +52,30 @@ def check_same_model(config: ModelConfig, manifest: dict[str, Any], folder: str)
     different = [
         f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
     ]
+    _refuse_different(different, folder)
+
+
+def check_same_trunk(config: ModelConfig, folder: Path) -> None:
+    """Refuse weights of another architecture than the actor's.
+
+    Args:
+        config: Of this run.
+        folder: A role's part of a checkpoint; nothing is known of one without a manifest beside it.
+
+    Raises:
+        ValueError: Names every key that differs, with both values.
+    """
+    saved = (read_manifest(folder.parent) or {}).get("model")
+    if saved is None:
+        return
+    ours, theirs = asdict(architecture_of(config)), saved["architecture"]
+    different = [
+        f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
+    ]
+    _refuse_different(different, str(folder))
+
+
+def _refuse_different(different: list[str], folder: str) -> None:
     if different:
         raise ValueError(
             f"{folder} holds another model than model.actor describes: {'; '.join(different)}; "

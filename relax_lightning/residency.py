@@ -32,8 +32,8 @@ class Need:
     """Bytes a GPU that live only within the phase: activations, logits, buckets."""
 
 
-PHASES = ("rollout", "critic", "actor", "publish")
-"""The phases of an iteration, in order."""
+PHASES = ("rollout", "reference", "critic", "actor", "publish")
+"""The phases of an iteration, in order; `reference` is there only where a KL term needs it."""
 
 
 def uses(phase: str, *, engine_has_weights: bool) -> frozenset[tuple[str, str]]:
@@ -47,6 +47,8 @@ def uses(phase: str, *, engine_has_weights: bool) -> frozenset[tuple[str, str]]:
     engine = {("engine", "engine_weights"), ("engine", "kv_cache")}
     if phase in ("critic", "actor"):
         return frozenset((phase, tag) for tag in trained)
+    if phase == "reference":
+        return frozenset({("actor", "weights")})
     if phase == "publish":
         return frozenset({("actor", "weights"), ("engine", "engine_weights")})
     return frozenset(engine) if engine_has_weights else frozenset({("actor", "weights")})

@@ -10,9 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_lightning.algorithms.aggregation import aggregate, sequence_mean_weights
-from relax_lightning.algorithms.importance import truncated_importance_weights
-from relax_lightning.algorithms.losses import policy_loss, value_loss
+from relax_lightning.algorithms.aggregation import MAX_SUFFIX, aggregate, join_parts, sequence_mean_weights
+from relax_lightning.algorithms.diagnostics import effective_sample_fraction, mismatch, ratio_diagnostics
+from relax_lightning.algorithms.importance import (
+    ImportanceWeights,
+    importance_metrics,
+    importance_sums,
+    importance_weights,
+)
+from relax_lightning.algorithms.kl import estimate_kl
+from relax_lightning.algorithms.losses import policy_loss, positive_nll, positive_tokens, value_loss
 from relax_lightning.batch import Experience
 from relax_lightning.config import AlgorithmConfig, ModelConfig
 from relax_lightning.data.packing import deal, microbatches, optimizer_steps
@@ -21,6 +28,8 @@ from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole, StepResult
 from relax_lightning.plan.schedule import PACKING_UNIT_CPU, PACKING_UNIT_GPU
 
+_MISMATCH = "mismatch_"
+"""Begins the names of a step's metrics that compare the engine with the actor."""
 BeforeStep = Callable[[int], float]
 """Called before optimizer step number `step` of the role; answers the factor on its learning rate."""
 
@@ -37,16 +46,38 @@ class StepLog:
     steps: list[StepResult] = field(default_factory=list)
 
     def metrics(self, loss_name: str) -> dict[str, float]:
-        """Means over the applied steps; empty when none was."""
+        """Means over the applied steps, the largest of what is a maximum; empty when none was."""
         done = [step for step in self.steps if step.applied]
         if not done:
             return {}
-        names = done[0].metrics
-        means = {f"{self.role}/{name}": sum(s.metrics[name] for s in done) / len(done) for name in names}
+        means, told = {}, [_finished(step.metrics) for step in done]
+        for name in told[0]:
+            joined = join_parts(name, [metrics[name] for metrics in told])
+            means[f"{self.role}/{name}"] = joined if name.endswith(MAX_SUFFIX) else joined / len(done)
         means[f"{self.role}/{loss_name}"] = sum(s.loss for s in done) / len(done)
         means[f"{self.role}/grad_norm"] = sum(s.grad_norm for s in done) / len(done)
         means[f"{self.role}/lr"] = done[-1].lr
         return means
+
+    def mismatch(self) -> dict[str, float]:
+        """The engine against the actor: of the first step, which alone still sees the weights that generated."""
+        if not self.steps or not self.steps[0].applied:
+            return {}
+        first = self.steps[0].metrics
+        return {
+            f"mismatch/{name.removeprefix(_MISMATCH)}": first[name]
+            for name in first
+            if name.startswith(_MISMATCH)
+        }
+
+
+def _finished(metrics: dict[str, float]) -> dict[str, float]:
+    """What is told of one step: without the engine's mismatch, and with what its sums over micro-batches give."""
+    told = {name: value for name, value in metrics.items() if not name.startswith(_MISMATCH)}
+    if "ratio_square_mean" in told:
+        square = told.pop("ratio_square_mean")
+        told["effective_sample_fraction"] = effective_sample_fraction(told["ratio_mean"], square)
+    return told
 
 
 @dataclass
@@ -121,9 +152,8 @@ class StepLoss:
     def __init__(
         self, experience: Experience, rows: list[int], algorithm: AlgorithmConfig, device: torch.device
     ) -> None:
-        mask = experience.rollouts.response_mask[rows]
-        self.num_tokens = int(mask.sum())
-        self._num_samples = int(mask.any(1).sum())
+        self._counts = StepCounts.of(experience, rows, algorithm)
+        self.num_tokens = self._counts.tokens
         self._experience = experience
         self._algorithm = algorithm
         self._device = device
@@ -137,7 +167,7 @@ class StepLoss:
     def _weights(self, mask: Tensor) -> Tensor | None:
         if self._algorithm.loss_aggregation == "token_mean":
             return None
-        return sequence_mean_weights(mask, num_tokens=self.num_tokens, num_samples=self._num_samples)
+        return sequence_mean_weights(mask, num_tokens=self.num_tokens, num_samples=self._counts.samples)
 
     def critic(self, outputs: CriticOutputs, rows: tuple[int, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         """The clipped value loss of a micro-batch."""
@@ -153,15 +183,13 @@ class StepLoss:
         )
 
     def actor(self, outputs: PolicyOutputs, rows: tuple[int, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The clipped policy loss of a micro-batch, less the entropy bonus."""
+        """The clipped policy loss of a micro-batch, and the terms beside it that are switched on."""
         names = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs")
         mask, old_log_probs, advantages, rollout_log_probs = self._pick(rows, *names)
         a, num_tokens = self._algorithm, self.num_tokens
         weights = self._weights(mask)
         if a.importance_cap is not None:
-            importance = truncated_importance_weights(
-                old_log_probs, rollout_log_probs, mask, cap=a.importance_cap
-            )
+            importance = importance_of(old_log_probs, rollout_log_probs, mask, a).weights
             weights = importance if weights is None else weights * importance
         loss, metrics = policy_loss(
             outputs.log_probs,
@@ -174,13 +202,86 @@ class StepLoss:
             weights=weights,
             num_tokens=num_tokens,
         )
-        if a.entropy_coef:
-            bonus = aggregate(outputs.entropy, mask, weights=self._weights(mask), num_tokens=num_tokens)
-            loss = loss - a.entropy_coef * bonus
+        loss = loss + self._beside(outputs, rows, mask, metrics)
         metrics["entropy"] = aggregate(outputs.entropy.detach(), mask, num_tokens=num_tokens)
-        difference = (outputs.log_probs.detach() - rollout_log_probs).abs()
-        metrics["log_prob_abs_diff"] = aggregate(difference, mask, num_tokens=num_tokens)
+        log_probs = outputs.log_probs.detach()
+        metrics |= ratio_diagnostics(log_probs, old_log_probs, mask, num_tokens=num_tokens)
+        found = mismatch(log_probs, rollout_log_probs, mask, num_tokens=num_tokens)
+        metrics |= {f"{_MISMATCH}{name}": value for name, value in found.items()}
         return loss, metrics
+
+    def _beside(
+        self, outputs: PolicyOutputs, rows: tuple[int, ...], mask: Tensor, metrics: dict[str, Tensor]
+    ) -> Tensor:
+        """Entropy bonus, KL to the reference, likelihood of good samples: each times its weight; adds to metrics."""
+        a, weights = self._algorithm, self._weights(mask)
+        total = outputs.log_probs.new_zeros(())
+        if a.entropy_coef:
+            bonus = aggregate(outputs.entropy, mask, weights=weights, num_tokens=self.num_tokens)
+            total = total - a.entropy_coef * bonus
+        if a.use_kl_loss:
+            (ref_log_probs,) = self._pick(rows, "ref_log_probs")
+            per_token = estimate_kl(outputs.log_probs, ref_log_probs, mask, estimator=a.kl_loss_type)
+            kl = aggregate(per_token, mask, weights=weights, num_tokens=self.num_tokens)
+            metrics["kl_loss"] = kl.detach()
+            total = total + a.kl_loss_coef * kl
+        if a.positive_nll_coef:
+            (rewards,) = self._pick(rows, "rewards")
+            nll = positive_nll(
+                outputs.log_probs,
+                rewards,
+                mask,
+                threshold=a.positive_nll_threshold,
+                num_tokens=max(1, self._counts.positive_tokens),
+            )
+            metrics["positive_nll"] = nll.detach()
+            total = total + a.positive_nll_coef * nll
+        return total
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """What a step's losses are divided by: sums over all its samples, on whichever rank they are."""
+
+    tokens: int
+    """Trainable ones."""
+    samples: int
+    """With a trainable token."""
+    positive_tokens: int
+    """Trainable tokens of samples that did well."""
+
+    @classmethod
+    def of(cls, experience: Experience, rows: list[int], algorithm: AlgorithmConfig) -> StepCounts:
+        """The counts of the given samples."""
+        rollouts = experience.rollouts
+        mask = rollouts.response_mask[rows]
+        positive = positive_tokens(rollouts.rewards[rows], mask, threshold=algorithm.positive_nll_threshold)
+        return cls(int(mask.sum()), int(mask.any(1).sum()), int(positive.sum()))
+
+
+def importance_of(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, algorithm: AlgorithmConfig
+) -> ImportanceWeights:
+    """The importance weights that the configuration asks for; `importance_cap` is set."""
+    assert algorithm.importance_cap is not None
+    return importance_weights(
+        old_log_probs,
+        rollout_log_probs,
+        mask,
+        cap=algorithm.importance_cap,
+        floor=algorithm.importance_floor,
+        level=algorithm.importance_level,
+        mode=algorithm.importance_mode,
+    )
+
+
+def importance_statistics(experience: Experience, algorithm: AlgorithmConfig) -> dict[str, float]:
+    """Metrics of an iteration's importance weights; none where there are no such weights."""
+    if algorithm.importance_cap is None:
+        return {}
+    rollouts, mask = experience.rollouts, experience.rollouts.response_mask
+    found = importance_of(experience.old_log_probs, rollouts.rollout_log_probs, mask, algorithm)
+    return importance_metrics(importance_sums(found, mask), mode=algorithm.importance_mode)
 
 
 def run_steps(
@@ -206,11 +307,13 @@ def run_steps(
         after_step: Told each result and its rows; answers whether to go on.
     """
     log = StepLog(role.name)
+    is_trainable = experience.rollouts.response_mask.any(1).tolist()
     for rows in steps:
         loss = StepLoss(experience, rows, algorithm, role.device)
         if loss.num_tokens == 0:
             continue
-        groups = batching.groups(experience, rows, role.groups)
+        learnable = [row for row in rows if is_trainable[row]]
+        groups = batching.groups(experience, learnable, role.groups)
         scale = before_step(role.num_steps_done)
         if isinstance(role, Critic):
             packed = [role.pack(experience.rollouts, group) for group in groups]

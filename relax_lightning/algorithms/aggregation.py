@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from relax_lightning.algorithms.shapes import at_least_float32, check_shapes
+
+MAX_SUFFIX = "_max"
+"""Ends the names of metrics that are joined by their maximum; all others are parts that add up."""
 
 
 def aggregate(
@@ -33,6 +38,14 @@ def aggregate(
     if num_tokens is None:
         num_tokens = mask.sum().clamp(min=1)
     return summands.sum() / num_tokens
+
+
+def join_parts(name: str, parts: Sequence[float]) -> float:
+    """A metric of an optimizer step from those of its micro-batches or ranks.
+
+    The largest for a name that ends in `_max`; else their sum, for `aggregate` has divided by what the step counts.
+    """
+    return max(parts) if name.endswith(MAX_SUFFIX) else sum(parts)
 
 
 def clean(x: Tensor, mask: Tensor) -> Tensor:

@@ -106,3 +106,37 @@ def value_loss(
     clipfrac = aggregate((clipped > plain).float(), mask, num_tokens=num_tokens)
     loss = 0.5 * aggregate(torch.maximum(plain, clipped), mask, weights=weights, num_tokens=num_tokens)
     return loss, {"value_clipfrac": clipfrac.detach()}
+
+
+def positive_nll(
+    log_probs: Tensor,
+    rewards: Tensor,
+    mask: Tensor,
+    *,
+    threshold: float,
+    num_tokens: float | Tensor | None = None,
+) -> Tensor:
+    """Negative log-likelihood of the samples that did well, VAPO's "positive example LM loss".
+
+    Source: Yue et al. 2025, arXiv:2504.05118.
+
+    -sum of log_probs over the trainable tokens of samples with reward > threshold, divided by the number of these.
+
+    Args:
+        log_probs: [batch, response], with gradient.
+        rewards: [batch], as the environment gave them.
+        mask: [batch, response] bool.
+        threshold: A sample is positive above it.
+        num_tokens: Trainable tokens of positive samples in the whole optimizer step; None means those here, at least 1.
+
+    Returns:
+        [] with gradient; sums over micro-batches add up.
+    """
+    return aggregate(-log_probs, positive_tokens(rewards, mask, threshold=threshold), num_tokens=num_tokens)
+
+
+def positive_tokens(rewards: Tensor, mask: Tensor, *, threshold: float) -> Tensor:
+    """[batch, response] bool: trainable tokens of samples whose reward, [batch], is above the threshold."""
+    if rewards.shape != mask.shape[:1]:
+        raise ValueError(f"rewards must be [batch] = [{mask.shape[0]}], got {list(rewards.shape)}")
+    return mask & (rewards > threshold)[:, None]

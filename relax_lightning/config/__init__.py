@@ -6,6 +6,7 @@ from relax_lightning.config.callbacks import (
     CheckpointConfig,
     CriticOnlyWarmupConfig,
     CurvesConfig,
+    HealthCheckConfig,
     LRWarmupConfig,
     MetricsConfig,
     TimelineConfig,
@@ -30,6 +31,7 @@ from relax_lightning.config.rollout import (
     PromptsConfig,
     RewardConfig,
     RolloutConfig,
+    RolloutFunctionConfig,
     SamplingConfig,
 )
 from relax_lightning.config.strategy import StrategyConfig
@@ -53,6 +55,7 @@ __all__ = [
     "CurvesConfig",
     "DataConfig",
     "EngineConfig",
+    "HealthCheckConfig",
     "LRWarmupConfig",
     "MLflowConfig",
     "MetricsConfig",
@@ -63,6 +66,7 @@ __all__ = [
     "ReferenceConfig",
     "RewardConfig",
     "RolloutConfig",
+    "RolloutFunctionConfig",
     "SamplingConfig",
     "StrategyConfig",
     "TimelineConfig",

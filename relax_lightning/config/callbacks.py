@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from relax_lightning.config.faults import at_least, refuse
+from relax_lightning.config.faults import Fault, at_least, fault, is_finite_number, refuse
 from relax_lightning.config.keys import key, section
 
 
@@ -69,6 +70,34 @@ class TimelineConfig:
 
 
 @dataclass(frozen=True)
+class HealthCheckConfig:
+    """Warnings in words when a metric leaves its healthy range."""
+
+    ranges: dict[str, Any] = key(
+        {},
+        "own ranges, {metric: [lowest, highest]}, null: no bound on that side; {metric: null}: not looked at",
+    )
+    stop_after: int | None = key(
+        None,
+        "end training after this many iterations in a row outside a range, and not before its warning; null: never",
+    )
+
+    def __post_init__(self) -> None:
+        refuse(at_least(self, 1, "stop_after"), *(self._bad_range(name) for name in self.ranges))
+
+    def _bad_range(self, name: str) -> list[Fault]:
+        given = self.ranges[name]
+        if given is None:
+            return []
+        is_pair = isinstance(given, list | tuple) and len(given) == 2
+        bounds = [bound for bound in given if bound is not None] if is_pair else []
+        if bounds and all(map(is_finite_number, bounds)) and bounds == sorted(bounds):
+            return []
+        change = "for example {reward/std: [0.01, null]}"
+        return [Fault("ranges", fault(f"null, or a lowest and a highest number for {name}", given, change))]
+
+
+@dataclass(frozen=True)
 class CallbacksConfig:
     """Our own callbacks; null switches one off."""
 
@@ -89,4 +118,7 @@ class CallbacksConfig:
     )
     timeline: TimelineConfig | None = section(
         TimelineConfig, "a Chrome trace of the phases in the run folder; null: none"
+    )
+    health_check: HealthCheckConfig | None = section(
+        HealthCheckConfig, "warns in words when a metric leaves its healthy range; null: off"
     )

@@ -54,6 +54,16 @@ def committed_folder(root: str | Path) -> Path | None:
     return Path(root) / RELEASE if tracker == RELEASE else iteration_folder(root, int(tracker))
 
 
+def role_folder(path: str | Path, role: str) -> Path:
+    """The Megatron checkpoint of a role that a path means: a checkpoint root, an `iter_` folder, or itself.
+
+    Raises:
+        ValueError: The root's tracker cannot be read.
+    """
+    folder = committed_folder(path) or Path(path)
+    return folder / role if (folder / role).is_dir() else folder
+
+
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     """The manifest of an iteration's folder, or None where it lacks one (a plain Megatron checkpoint).
 

@@ -96,6 +96,11 @@ def at_least(config: Any, bound: float, *names: str) -> list[Fault]:
     return _numbers(config, names, lambda x: x >= bound, rule)
 
 
+def finite(config: Any, *names: str) -> list[Fault]:
+    """Fields that may be any finite number; null is left to the field's type."""
+    return _numbers(config, names, lambda _: True, Rule("a finite number", {}))
+
+
 def above(config: Any, bound: float, *names: str) -> list[Fault]:
     """Fields that must be more than `bound`."""
     rule = Rule(f"a number above {bound:g}", {"exclusiveMinimum": bound})

@@ -20,6 +20,7 @@ from relax_lightning.config.checkpoints import (
     iteration_of,
     read_folders,
     read_tracker,
+    role_folder,
 )
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
@@ -40,6 +41,24 @@ def model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(key, fault("a directory with config.json", directory, change))
     else:
         yield from _model_type_problems(key, path, config.model.bridge)
+
+
+def source_problems(config: Config) -> Iterator[Problem]:
+    """Weights of the reference and of a warm critic that are not there."""
+    reference, critic = config.model.reference, config.model.critic
+    paths = {"model.critic.warm_start": (critic.warm_start, "critic")}
+    if reference is not None:
+        paths["model.reference.load"] = (reference.load, "actor")
+        directory = reference.hf_checkpoint
+        if directory not in (None, config.model.actor.hf_checkpoint) and not Path(directory).is_dir():
+            change = "there is none at this path; change it"
+            yield Problem(
+                "model.reference.hf_checkpoint", fault("a Hugging Face directory", directory, change)
+            )
+    for key, (path, role) in paths.items():
+        if path is not None and not (role_folder(path, role) / "metadata.json").is_file():
+            wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
+            yield Problem(key, fault(wanted, path, "no metadata.json is there; change it"))
 
 
 def context_tokens(config: Config) -> int | None:
@@ -171,7 +190,7 @@ def plain_checkpoint(config: Config) -> PlainCheckpoint | None:
     for role, root in roots.items():
         folder = None if root is None else committed_folder(root)
         if folder is not None:
-            folders[role] = folder / role if (folder / role).is_dir() else folder
+            folders[role] = role_folder(folder, role)
     if not folders:
         return None
     tracker = read_tracker(roots["actor"] or "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from relax_lightning.config.building import INVALID, Problems, build
 from relax_lightning.config.faults import ConfigurationError
-from relax_lightning.config.model import ModelConfig
+from relax_lightning.config.model import ModelConfig, ReferenceConfig
 from relax_lightning.config.optimizer import CriticOptimizerConfig
 from relax_lightning.config.reading import interpolate, merge, read_file, read_override
 from relax_lightning.config.rollout import RolloutConfig
@@ -138,7 +138,7 @@ def _resolved_model(model: ModelConfig, save: str) -> ModelConfig:
     actor, critic, algorithm = model.actor, model.critic, model.algorithm
     if kl_without_reference(model):
         warnings.warn(f"model.algorithm: {KL_WITHOUT_REFERENCE}", stacklevel=3)
-        algorithm = replace(algorithm, kl_coef=0.0, use_kl_loss=False)
+        algorithm = replace(algorithm, kl_coef=0.0, use_kl_loss=False, kl_target=None)
     # A length-adaptive lambda has no one number that the critic could follow.
     lambd = algorithm.lambd if algorithm.lambd_length_alpha is None else None
     optimizer = critic.optimizer.following(actor.optimizer)
@@ -160,11 +160,15 @@ def _resolved_model(model: ModelConfig, save: str) -> ModelConfig:
                 **{f.name: getattr(optimizer, f.name) for f in fields(optimizer)}
             ),
         ),
-        reference=model.reference
-        and replace(
-            model.reference, hf_checkpoint=_first(model.reference.hf_checkpoint, actor.hf_checkpoint)
-        ),
+        reference=_resolved_reference(model),
     )
+
+
+def _resolved_reference(model: ModelConfig) -> ReferenceConfig | None:
+    reference = model.reference
+    if reference is None or reference.load is not None:
+        return reference
+    return replace(reference, hf_checkpoint=_first(reference.hf_checkpoint, model.actor.hf_checkpoint))
 
 
 def _resolved_rollout(rollout: RolloutConfig) -> RolloutConfig:

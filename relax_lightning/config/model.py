@@ -116,6 +116,10 @@ class CriticConfig:
 
     load: str | None = key(None, "checkpoint root that the critic resumes from; null follows the actor's")
     save: str | None = key(None, "checkpoint root to write; null follows the actor's")
+    warm_start: str | None = key(
+        None,
+        "checkpoint that a fresh critic's weights start from, without optimizer; null: the actor's trunk",
+    )
     head_init: str = key("zero", "start of the value head: zero | normal")
     parallel: ParallelConfig | None = key(None, "how the model is cut over ranks; null follows the actor's")
     recompute: str | None = key(None, "activations computed again in backward: selective | full; null: none")
@@ -130,6 +134,14 @@ class ReferenceConfig:
     """The frozen policy that the KL terms compare with."""
 
     hf_checkpoint: str | None = key(None, "Hugging Face directory; null follows the actor's")
+    load: str | None = key(
+        None, "checkpoint whose actor is the reference, instead of hf_checkpoint; null: none"
+    )
+
+    def __post_init__(self) -> None:
+        if self.hf_checkpoint is not None and self.load is not None:
+            message = fault("one of hf_checkpoint and load", self.load, "remove one")
+            refuse([Fault("load", message, ("hf_checkpoint",))])
 
 
 @dataclass(frozen=True)

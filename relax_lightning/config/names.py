@@ -77,6 +77,8 @@ _BY_TARGET = {
     f"{_ROLLOUT}.train.path": "prompt_data train_files data_path",
     f"{_ROLLOUT}.validation": "val_files eval_prompt_data val_data",
     f"{_ROLLOUT}.validation.<name>.sampling.top_p": "eval_top_p",
+    "trainer.val_before_training": "val_before_train eval_on_start eval_before_train",
+    f"{_ROLLOUT}.function": "custom_generate_function_path rollout_function_path agent_loop multi_turn",
     f"{_ROLLOUT}.reward": "reward_model custom_reward_function rm_type reward_fn",
     f"{_ROLLOUT}.engine.init_args.mem_fraction_static": (
         "mem_fraction_static sglang_mem_fraction_static gpu_memory_utilization"

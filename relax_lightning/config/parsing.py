@@ -10,7 +10,7 @@ from jsonargparse.typing import register_type
 from relax_lightning.config.building import INVALID, Problems, build
 from relax_lightning.config.faults import ConfigurationError
 from relax_lightning.config.loader import to_dict
-from relax_lightning.config.rollout import EngineConfig, PromptsConfig, RewardConfig
+from relax_lightning.config.rollout import EngineConfig, PromptsConfig, RewardConfig, RolloutFunctionConfig
 
 
 def register_config_types() -> None:
@@ -18,7 +18,7 @@ def register_config_types() -> None:
 
     It would take the two for its own notation of a subclass. Call this before a parser is made, once.
     """
-    types = [EngineConfig, PromptsConfig, RewardConfig]
+    types = [EngineConfig, PromptsConfig, RewardConfig, RolloutFunctionConfig]
     # Only a type that is "enabled" here is left to its registered reader; else its fields become arguments.
     set_parsing_settings(subclasses_enabled=types)
     for config in types:

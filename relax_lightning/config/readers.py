@@ -22,10 +22,11 @@ HANDED_ON = {
     callbacks.MetricsConfig: "callbacks/metrics.py: MetricLogger",
     callbacks.CurvesConfig: "callbacks/curves.py: CurvePlot",
     callbacks.TimelineConfig: "callbacks/timeline.py: PhaseTimeline",
+    callbacks.HealthCheckConfig: "callbacks/health_check.py: HealthCheck",
 }
 """Sections whose keys are the arguments of a class, so that no code reads them one by one."""
 
-KEPT_BACK = ("enable_progress_bar",)
+KEPT_BACK = ("enable_progress_bar", "val_before_training")
 """Keys of these that are not handed on."""
 
 _ROOT = Path(__file__).resolve().parents[2]

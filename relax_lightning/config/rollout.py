@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from relax_lightning.config.engines import engine_faults
-from relax_lightning.config.faults import Fault, above, at_least, fault, half_open, one_of, refuse
-from relax_lightning.config.keys import key, section
+from relax_lightning.config.faults import Fault, above, at_least, fault, finite, half_open, one_of, refuse
+from relax_lightning.config.keys import key, required, section
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class PromptsConfig:
         None, "validation sets only: their own sampling; null follows data.rollout.sampling"
     )
     n_samples_per_prompt: int = key(1, "validation sets only: responses drawn a prompt")
+    correct_reward: float = key(
+        1.0,
+        "validation sets only: reward from which a response counts as right, for mean@n, pass@k and maj@k",
+    )
 
     def __post_init__(self) -> None:
         refuse(at_least(self, 1, "max_prompt_tokens", "n_samples_per_prompt"), self._source())
@@ -106,6 +110,37 @@ class RewardConfig:
 
 
 @dataclass(frozen=True)
+class ShapingConfig:
+    """What is done to the rewards before they are learned from; in this order."""
+
+    overlong_buffer_tokens: int | None = key(
+        None, "last tokens up to max_new_tokens in which a penalty grows to overlong_penalty; null: off"
+    )
+    overlong_penalty: float = key(1.0, "taken from the reward of a response of max_new_tokens")
+    missing_eos_penalty: float | None = key(
+        None, "taken from the reward of a response that was cut off; null: off"
+    )
+    normalize: bool = key(False, "subtract the mean and divide by the spread of all rewards so far")
+    clip_min: float | None = key(None, "smallest reward; null: no bound")
+    clip_max: float | None = key(None, "largest reward; null: no bound")
+
+    def __post_init__(self) -> None:
+        refuse(
+            at_least(self, 1, "overlong_buffer_tokens"),
+            at_least(self, 0, "overlong_penalty", "missing_eos_penalty"),
+            finite(self, "clip_min", "clip_max"),
+            self._bounds(),
+        )
+
+    def _bounds(self) -> list[Fault]:
+        low, high = self.clip_min, self.clip_max
+        if low is None or high is None or not low > high:
+            return []
+        message = fault(f"at most clip_max ({high})", low, "change one of the two")
+        return [Fault("clip_min", message, ("clip_max",))]
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What generates: the embedded engine, or another one by name or import path."""
 
@@ -114,6 +149,17 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         refuse(engine_faults(self.class_path, self.init_args))
+
+
+@dataclass(frozen=True)
+class RolloutFunctionConfig:
+    """A function of a user's own that makes the responses, turn by turn."""
+
+    class_path: str = required("import path of a function of (samples, engine), or of a class of such")
+    init_args: dict[str, Any] = key({}, "arguments of the class")
+
+    def __post_init__(self) -> None:
+        refuse(_no_import_path(self.class_path))
 
 
 @dataclass(frozen=True)
@@ -129,28 +175,42 @@ class RolloutConfig:
     n_samples_per_prompt: int = key(1, "responses drawn a prompt")
     sampling: SamplingConfig = section(SamplingConfig, "how a response is drawn")
     reward: RewardConfig | None = key(None, "a registered name, or {class_path, init_args}")
+    shaping: ShapingConfig = section(
+        ShapingConfig, "what is done to the rewards before they are learned from"
+    )
+    drop_equal_rewards: bool = key(False, "learn nothing from a prompt whose samples all got the same reward")
     shuffle_rewards: bool = key(False, "the negative control: rewards change places among the samples")
     engine: EngineConfig = section(EngineConfig, "what generates")
+    function: RolloutFunctionConfig | None = key(
+        None, "{class_path, init_args} of a rollout function, for tools and several turns; null: one turn"
+    )
+    on_validation_error: str = key(
+        "warn", "after an evaluation failed during training: warn (name it and train on) | raise"
+    )
 
     def __post_init__(self) -> None:
-        refuse(at_least(self, 1, "batch_size", "n_samples_per_prompt"), self._validation_keys_in_train())
+        refuse(
+            at_least(self, 1, "batch_size", "n_samples_per_prompt"),
+            one_of(self, ("warn", "raise"), "on_validation_error"),
+            self._validation_keys_in_train(),
+        )
 
     def _validation_keys_in_train(self) -> list[Fault]:
-        train, faults = self.train, []
-        if train is not None and train.sampling is not None:
-            change = "move it to data.rollout.sampling"
-            faults.append(
-                Fault("train.sampling", f"wanted nothing, this key is for validation sets; {change}")
-            )
-        if train is not None and train.n_samples_per_prompt != 1:
-            wanted, change = (
-                "nothing, this key is for validation sets",
-                "use data.rollout.n_samples_per_prompt",
-            )
-            faults.append(
-                Fault("train.n_samples_per_prompt", fault(wanted, train.n_samples_per_prompt, change))
-            )
-        return faults
+        if self.train is None:
+            return []
+        changes = {
+            "sampling": "move it to data.rollout.sampling",
+            "n_samples_per_prompt": "use data.rollout.n_samples_per_prompt",
+            "correct_reward": "leave it out",
+        }
+        defaults = {f.name: f.default for f in fields(PromptsConfig)}
+        given = {name: getattr(self.train, name) for name in changes}
+        wanted = "nothing, this key is for validation sets"
+        return [
+            Fault(f"train.{name}", fault(wanted, "a section" if name == "sampling" else value, changes[name]))
+            for name, value in given.items()
+            if value != defaults[name]
+        ]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ class TrainerConfig:
     default_root_dir: str = key("runs/default", "run folder: everything a run writes lies in it")
     val_check_interval: int | None = key(None, "iterations between evaluations; null: none")
     num_sanity_val_steps: int = key(0, "validation batches before training; -1: all")
+    val_before_training: bool = key(False, "evaluate all sets once before training, recorded at iteration 0")
     log_every_n_steps: int = key(1, "iterations between points of Lightning's own logging")
     callbacks: list[dict[str, Any]] = key([], "the user's own, class_path + init_args; ours: see `callbacks`")
     limit_val_batches: int | float | None = key(
@@ -33,6 +34,7 @@ class TrainerConfig:
             at_least(self, 0, "limit_val_batches"),
             one_of(self, ("simple", "advanced", "pytorch"), "profiler"),
             self._share_of_batches(),
+            self._first_evaluation(),
             self._fast_dev_run(),
             [
                 found
@@ -46,6 +48,12 @@ class TrainerConfig:
             return []
         wanted = "true, false, or a number of iterations from 0 up"
         return [Fault("fast_dev_run", fault(wanted, self.fast_dev_run, "change it"))]
+
+    def _first_evaluation(self) -> list[Fault]:
+        if not (self.val_before_training and self.num_sanity_val_steps):
+            return []
+        message = fault("0 with val_before_training", self.num_sanity_val_steps, "leave one of the two out")
+        return [Fault("num_sanity_val_steps", message, ("val_before_training",))]
 
     def _share_of_batches(self) -> list[Fault]:
         value = self.limit_val_batches

@@ -10,7 +10,12 @@ DIGITS = "0123456789"
 
 
 def digit_tokenizer() -> Any:
-    """A transformers tokenizer of ten digits, `=`, and the end of the sequence: one token a character.
+    """A transformers tokenizer of ten digits, `=`, and the end of the sequence: one token a character."""
+    return character_tokenizer(f"={DIGITS}")
+
+
+def character_tokenizer(characters: str) -> Any:
+    """A transformers tokenizer of the end of the sequence and these characters, in this order: one token each.
 
     There is no other token: one that decodes to nothing would be a way around the end of the sequence.
     """
@@ -19,7 +24,7 @@ def digit_tokenizer() -> Any:
     from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: i for i, token in enumerate(["<eos>", "=", *DIGITS])}
+    vocabulary = {token: i for i, token in enumerate(["<eos>", *characters])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<eos>"))
     tokenizer.pre_tokenizer = Split(Regex("."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]

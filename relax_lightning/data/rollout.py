@@ -14,6 +14,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from relax_lightning.algorithms.diagnostics import num_turns, repeated_fraction
 from relax_lightning.batch import Prompts, Rollouts
 from relax_lightning.config import EngineConfig, PromptsConfig, RolloutConfig, SamplingConfig
 from relax_lightning.data.endless import EndlessPrompts
@@ -21,9 +22,11 @@ from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
 from relax_lightning.import_path import import_object
 from relax_lightning.peers import ALONE
-from relax_lightning.rewards.records import RewardError, RewardRequest
+from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
 from relax_lightning.rewards.workers import RewardWorkers
-from relax_lightning.rollout.engine import Generation, RolloutEngine
+from relax_lightning.rollout.engine import RolloutEngine
+from relax_lightning.rollout.function import load_rollout_function, run_rollout_function
+from relax_lightning.rollout.turns import RolloutFunction, Sample, TurnEngine
 
 ENGINES = {
     "MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine",
@@ -38,13 +41,33 @@ class Scores:
     rewards: Tensor
     lengths: Tensor
     truncated: Tensor
-    untrainable: Tensor
+    trainable: Tensor
+    """Tokens of the response that may be learned from."""
+    turns: Tensor
+    repeated: Tensor
+    """Share of the response's runs of four tokens that stand in it before."""
+    sample_ids: Tensor
+    answers: Tensor
+    """Equal numbers are equal answers to one prompt; -1: no answer, or none was looked for."""
 
     @classmethod
-    def of(cls, rollouts: Rollouts) -> Scores:
-        """The scores of a round of generation."""
-        untrainable = ~rollouts.response_mask.any(1)
-        columns = (rollouts.rewards, rollouts.response_lengths, rollouts.truncated, untrainable)
+    def of(cls, rollouts: Rollouts, answers: Sequence[str | None] | None = None) -> Scores:
+        """The scores of a round of generation; `answers` has one entry a sample."""
+        mask = rollouts.response_mask
+        numbers: dict[str, int] = {}
+        coded = [
+            -1 if a is None else numbers.setdefault(a, len(numbers)) for a in answers or [None] * len(mask)
+        ]
+        columns = (
+            rollouts.rewards,
+            rollouts.response_lengths,
+            rollouts.truncated,
+            mask.sum(1),
+            num_turns(mask),
+            repeated_fraction(rollouts.response_tokens, mask),
+            rollouts.sample_ids,
+            torch.tensor(coded),
+        )
         return cls(*(column.double() for column in columns))
 
     @classmethod
@@ -59,7 +82,12 @@ class Scores:
             "reward/std": float(self.rewards.std()) if len(self.rewards) > 1 else 0.0,
             "response/length_mean": float(self.lengths.mean()),
             "response/truncated_fraction": float(self.truncated.mean()),
-            "response/untrainable_fraction": float(self.untrainable.mean()),
+            "response/untrainable_fraction": float((self.trainable == 0).double().mean()),
+            "response/trainable_token_fraction": float(
+                self.trainable.sum() / self.lengths.sum().clamp(min=1)
+            ),
+            "response/num_turns_mean": float(self.turns.mean()),
+            "response/repeated_fraction": float(self.repeated.mean()),
         }
 
 
@@ -78,7 +106,7 @@ class RolloutDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         assert config.batch_size is not None and config.reward is not None
-        self._config = config
+        self.config = self._config = config
         self._tokenizer_source = tokenizer
         self._seed = seed
         self._max_context = max_context
@@ -92,6 +120,7 @@ class RolloutDataModule(LightningDataModule):
         self._train: PromptDataset | None = None
         self._validation: dict[str, PromptDataset] = {}
         self._reward: RewardWorkers | None = None
+        self._function: RolloutFunction | None = None
 
     def setup(self, stage: str) -> None:
         """Everything that can be wrong with data, reward or engine comes out here, before a model is built."""
@@ -105,6 +134,8 @@ class RolloutDataModule(LightningDataModule):
             name: self._load(name, config) for name, config in self._config.validation.items()
         }
         self.engine = _build_engine(self._config.engine)
+        if self._config.function is not None:
+            self._function = load_rollout_function(self._config.function)
         assert self._config.reward is not None
         if self.peers.is_first:
             self._reward = RewardWorkers(self._config.reward)
@@ -151,74 +182,95 @@ class RolloutDataModule(LightningDataModule):
 
         Raises:
             RewardError: A reward failed under `on_error: raise`; the samples are in a dump by then.
+            RolloutFunctionError: The rollout function raised, or its samples cannot be learned from.
         """
         config = self._config
         seed = mix_seed(self._seed, iteration)
-        rollouts = self._generate(
-            prompts, config.sampling, config.n_samples_per_prompt, seed, f"iter_{iteration:07d}"
-        )
+        asked = _samples(prompts, config.n_samples_per_prompt)
+        rollouts, _ = self._answer(asked, config.sampling, seed, f"iter_{iteration:07d}")
         if config.shuffle_rewards:
             order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(seed))
             rollouts = replace(rollouts, rewards=rollouts.rewards[order])
         return rollouts
 
-    def evaluate(self, prompts: Prompts, index: int) -> tuple[str, Scores]:
-        """Name of the validation set at `index`, and the scores of one batch of it.
+    @property
+    def validation_names(self) -> list[str]:
+        """The validation sets, in the order of their loaders."""
+        return list(self._validation)
+
+    @property
+    def validation(self) -> dict[str, PromptsConfig]:
+        """What is configured of each validation set."""
+        return self._config.validation
+
+    @property
+    def on_validation_error(self) -> str:
+        """What follows when an evaluation fails: `warn` or `raise`."""
+        return self._config.on_validation_error
+
+    def evaluate(self, prompts: Prompts, name: str) -> Scores:
+        """The scores of one batch of the validation set `name`.
 
         The draws depend on the set and the prompt, never on the iteration.
         """
-        name = list(self._validation)[index]
         config = self._config.validation[name]
         seed = mix_seed(self._seed, zlib.crc32(name.encode()))
         sampling = config.sampling or self._config.sampling
-        rollouts = self._generate(prompts, sampling, config.n_samples_per_prompt, seed, f"val_{name}")
-        return name, Scores.of(rollouts)
+        num_samples = config.n_samples_per_prompt
+        asked = _samples(prompts, num_samples)
+        rollouts, outcomes = self._answer(asked, sampling, seed, f"val_{name}", wants_answers=num_samples > 1)
+        return Scores.of(rollouts, [outcome.answer for outcome in outcomes])
 
-    def _generate(
-        self, prompts: Prompts, sampling: SamplingConfig, num_samples: int, seed: int, dump_name: str
-    ) -> Rollouts:
-        rows = [row for row in range(len(prompts)) for _ in range(num_samples)]
-        sample_ids = [prompts.ids[row] * num_samples + n % num_samples for n, row in enumerate(rows)]
-        token_ids = [prompts.token_ids[row] for row in rows]
-        generations = self._generations(token_ids, sample_ids, sampling, seed)
-        responses = [self.tokenizer.decode(g.token_ids, skip_special_tokens=True) for g in generations]
-        rewards = self.peers.on_first(lambda: self._score(prompts, rows, sample_ids, responses, dump_name))
-        return _rollouts(prompts, rows, sample_ids, generations, responses, rewards, sampling, self.engine)
-
-    def _generations(
-        self, token_ids: Sequence[Sequence[int]], sample_ids: list[int], sampling: SamplingConfig, seed: int
-    ) -> list[Generation]:
-        """A response for each sample: every engine generates its share, and all processes learn all of them."""
-        share = self.engine.share
-        rows = share.rows(len(sample_ids))
-
-        def generate() -> tuple[int, list[Generation]] | None:
-            if not share.generates or not rows:
-                return None
-            ids = [sample_ids[row] for row in rows]
-            answers = self.engine.generate([token_ids[row] for row in rows], ids, sampling, seed)
-            return (share.index, answers) if share.reports else None
-
-        parts = self.peers.collect(generate) if share.is_alone else self.peers.gather(generate())
-        of_engine = dict(part for part in parts if part is not None)
-        return [generation for _, answers in sorted(of_engine.items()) for generation in answers]
-
-    def _score(
-        self, prompts: Prompts, rows: list[int], sample_ids: list[int], responses: list[str], dump_name: str
-    ) -> list[float]:
-        assert self._reward is not None
+    def _answer(
+        self,
+        asked: list[Sample],
+        sampling: SamplingConfig,
+        seed: int,
+        dump_name: str,
+        *,
+        wants_answers: bool = False,
+    ) -> tuple[Rollouts, list[RewardOutcome]]:
+        """The responses to some samples, and what the reward says of each."""
+        turns = TurnEngine(self.engine, self.tokenizer, sampling, seed, self.peers)
+        function = self._function
+        if function is None:
+            samples = turns.generate(asked)
+        else:
+            num_tokens = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else None
+            samples = turns.led_by_first(lambda: run_rollout_function(function, asked, turns, num_tokens))
         requests = [
-            RewardRequest(sample_id, prompts.texts[row], response, prompts.labels[row], prompts.metadata[row])
-            for row, sample_id, response in zip(rows, sample_ids, responses, strict=True)
+            RewardRequest(s.sample_id, s.prompt, turns.text(s.token_ids), s.label, s.metadata, wants_answers)
+            for s in samples
         ]
+        outcomes = self.peers.on_first(lambda: self._score(requests, dump_name))
+        version = self.engine.weight_version
+        return _rollouts(samples, requests, outcomes, sampling, version), outcomes
+
+    def _score(self, requests: list[RewardRequest], dump_name: str) -> list[RewardOutcome]:
+        assert self._reward is not None
         try:
-            return [outcome.reward for outcome in self._reward.score(requests)]
+            return self._reward.score(requests)
         except RewardError as error:
             path = Path(self.run_folder) / "failed_rewards" / f"{dump_name}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(vars(r), default=str) + "\n" for r in requests))
             error.add_note(f"All samples of this round are kept in {path}")
             raise
+
+
+def _samples(prompts: Prompts, num_samples: int) -> list[Sample]:
+    """Each prompt `num_samples` times, without responses; the samples of one prompt are neighbours."""
+    return [
+        Sample(
+            sample_id=prompts.ids[row] * num_samples + number,
+            prompt_token_ids=tuple(prompts.token_ids[row]),
+            prompt=prompts.texts[row],
+            label=prompts.labels[row],
+            metadata=prompts.metadata[row],
+        )
+        for row in range(len(prompts))
+        for number in range(num_samples)
+    ]
 
 
 def mix_seed(seed: int, number: int) -> int:
@@ -245,33 +297,31 @@ def _build_engine(config: EngineConfig) -> RolloutEngine:
 
 
 def _rollouts(
-    prompts: Prompts,
-    rows: list[int],
-    sample_ids: list[int],
-    generations: Sequence[Generation],
-    responses: Sequence[str],
-    rewards: Sequence[float],
+    samples: Sequence[Sample],
+    requests: Sequence[RewardRequest],
+    outcomes: Sequence[RewardOutcome],
     sampling: SamplingConfig,
-    engine: RolloutEngine,
+    weight_version: int,
 ) -> Rollouts:
-    prompt_tokens, prompt_lengths = pad([prompts.token_ids[row] for row in rows], torch.int64)
-    response_tokens, response_lengths = pad([g.token_ids for g in generations], torch.int64)
-    log_probs, _ = pad([g.log_probs for g in generations], torch.float32)
+    prompt_tokens, prompt_lengths = pad([s.prompt_token_ids for s in samples], torch.int64)
+    response_tokens, response_lengths = pad([s.token_ids for s in samples], torch.int64)
+    mask, _ = pad([s.mask for s in samples], torch.bool)
+    log_probs, _ = pad([s.log_probs for s in samples], torch.float32)
     return Rollouts(
-        sample_ids=torch.tensor(sample_ids),
+        sample_ids=torch.tensor([s.sample_id for s in samples]),
         prompt_tokens=prompt_tokens,
         prompt_lengths=prompt_lengths,
         response_tokens=response_tokens,
         response_lengths=response_lengths,
-        response_mask=torch.arange(response_tokens.shape[1])[None] < response_lengths[:, None],
-        rollout_log_probs=log_probs,
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        finish_reasons=tuple(g.finish_reason for g in generations),
-        prompts=tuple(prompts.texts[row] for row in rows),
-        responses=tuple(responses),
-        labels=tuple(prompts.labels[row] for row in rows),
+        response_mask=mask,
+        rollout_log_probs=log_probs.masked_fill(~mask, 0.0),
+        rewards=torch.tensor([outcome.reward for outcome in outcomes], dtype=torch.float32),
+        finish_reasons=tuple(s.finish_reason for s in samples),
+        prompts=tuple(s.prompt for s in samples),
+        responses=tuple(request.response for request in requests),
+        labels=tuple(s.label for s in samples),
         temperature=sampling.temperature or 1.0,
-        weight_version=engine.weight_version,
+        weight_version=weight_version,
     )
 
 

@@ -27,6 +27,7 @@ class MegatronDecoder:
         self._cache: KVCache | None = None
         self._positions = torch.empty(0, dtype=torch.int64)
         self._longest = 0
+        self._capacity = 0
 
     @property
     def max_length(self) -> int:
@@ -48,6 +49,7 @@ class MegatronDecoder:
         self._model.eval()
         device = next(self._model.parameters()).device
         self._cache = self._new_cache(len(prompts), capacity, device)
+        self._capacity = capacity
         index = torch.tensor(rows, device=device)
         lengths = torch.tensor([len(p) for p in prompts], device=device)
         parts = [self._prefill(prompts[a:b], a, device) for a, b in _token_slices(prompts)]
@@ -60,10 +62,11 @@ class MegatronDecoder:
     def step(self, tokens: Tensor) -> Tensor:
         """Feed one token a row; [rows] int64 in, [rows, vocabulary] logits of the next token out."""
         assert self._cache is not None, "begin comes first"
-        self._longest += 1
+        self._longest = min(self._longest + 1, self._capacity)
         layout = DecodeLayout(positions=self._positions, longest=self._longest, cache=self._cache)
         logits = self._logits(tokens, layout)
-        self._positions = self._positions + 1
+        # A row that is done may stay in while others go on; it rewrites its last place rather than leave the cache.
+        self._positions = (self._positions + 1).clamp(max=self._capacity - 1)
         return logits
 
     def select(self, rows: Tensor) -> None:

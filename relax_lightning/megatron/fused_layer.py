@@ -109,14 +109,15 @@ class PackedLayer(TransformerLayer):
     def _weights(self) -> LayerWeights:
         attention: Any = self.self_attention
         mlp: Any = self.mlp
+        norms: Any = (self.input_layernorm, self.pre_mlp_layernorm)
         return LayerWeights(
-            self.input_layernorm.weight,  # pyright: ignore[reportArgumentType]
+            norms[0].weight,
             attention.linear_qkv.weight,
             attention.linear_qkv.bias,
             getattr(attention.q_layernorm, "weight", None),
             getattr(attention.k_layernorm, "weight", None),
             attention.linear_proj.weight,
-            self.pre_mlp_layernorm.weight,  # pyright: ignore[reportArgumentType]
+            norms[1].weight,
             mlp.linear_fc1.weight,
             mlp.linear_fc2.weight,
         )

@@ -57,7 +57,10 @@ def policy_outputs(
         log_probs, entropy = chunk(states, batch.targets)
     else:
         pairs = zip(states.split(CHUNK_TOKENS), batch.targets.split(CHUNK_TOKENS), strict=True)
-        parts = [checkpoint(chunk, rows, targets, use_reentrant=False) for rows, targets in pairs]
+        parts = [
+            checkpoint(chunk, rows, targets, use_reentrant=False, preserve_rng_state=False)
+            for rows, targets in pairs
+        ]
         log_probs, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return PolicyOutputs(batch.scatter(log_probs), batch.scatter(entropy))
 

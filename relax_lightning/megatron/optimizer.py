@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from megatron.core import utils as megatron_utils
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
@@ -46,6 +47,7 @@ def build_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=optimizer.distributed,
     )
+    _norm_at_once()
     with cuda_stand_in():
         built = get_megatron_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
@@ -76,6 +78,18 @@ def build_schedule(
         use_checkpoint_opt_param_scheduler=False,
         override_opt_param_scheduler=True,
     )
+
+
+def _norm_at_once() -> None:
+    """One wait for the GPU a gradient norm, where Megatron's own falls back to one a parameter."""
+    if clip_grads.l2_norm_impl is megatron_utils.local_multi_tensor_l2_norm:
+        clip_grads.l2_norm_impl = _l2_norm
+
+
+def _l2_norm(_chunk: Any, _overflow: Any, tensor_lists: list[list[Tensor]], *_: Any) -> tuple[Tensor, None]:
+    """The norm of all tensors together, [1] float32, as amp_C.multi_tensor_l2norm answers."""
+    norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
+    return torch.stack(norms).float().norm().reshape(1), None
 
 
 def _fuse(inner: Any) -> None:

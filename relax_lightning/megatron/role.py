@@ -15,6 +15,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from torch import Tensor
 
+from relax_lightning.algorithms.aggregation import join_parts
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config
@@ -32,7 +33,7 @@ from relax_lightning.rollout.engine import Share
 
 LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]
 """Takes a head's outputs and the rows they belong to; gives the loss, already divided by what the whole optimizer
-step counts, and metrics divided likewise, so that both may be added over micro-batches."""
+step counts, and metrics divided likewise, so that both may be added over micro-batches; see `join_parts`."""
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,19 @@ class MegatronRole:
             batches = microbatches or [empty_microbatch(self.device, self.model.token_multiple)]
             parts = self._run(batches, head, loss, forward_only=False)
             grad_norm = self._gradient_norm()
-            by_rank = self.groups.peers.gather(self._sums(parts))
-            sums = {key: sum(of[key] for of in by_rank if of) for key in next(of for of in by_rank if of)}
-            total = sums.pop("loss")
+            by_rank = self.groups.peers.gather(self._joined(parts))
+            joined = _join([of for of in by_rank if of])
+            total = joined.pop("loss")
             applied = math.isfinite(total) and math.isfinite(grad_norm)
             lr = self._step(lr_scale) if applied else 0.0
         bad = tuple(rank for rank, of in enumerate(by_rank) if of and not math.isfinite(of["loss"]))
-        return StepResult(applied, total, grad_norm, lr, sums, bad)
+        return StepResult(applied, total, grad_norm, lr, joined, bad)
 
-    def _sums(self, parts: Sequence[dict[str, Any]]) -> dict[str, float]:
+    def _joined(self, parts: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Loss and metrics over this replica's micro-batches, on the rank of it that reports; else empty."""
         if not self.groups.reports:
             return {}
-        parts = [part for part in parts if part]
-        return {key: float(sum(part[key] for part in parts)) for key in (parts[0] if parts else ())}
+        return _join([{name: float(value) for name, value in part.items()} for part in parts if part])
 
     def evaluate(self, microbatches: Sequence[Microbatch], head: Callable[..., Any]) -> list[Any]:
         """The head's outputs of each micro-batch, without gradient; none but on the last pipeline stage."""
@@ -244,6 +244,11 @@ class MegatronRole:
         self.schedule.step(1)
         self.num_steps_done += 1
         return lr
+
+
+def _join(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Loss and metrics of a step from those of its micro-batches or replicas; empty from none."""
+    return {name: join_parts(name, [part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
 
 def _add_gradients(models: list[Any], num_tokens: Tensor | None, **kwargs: Any) -> None:

@@ -79,7 +79,7 @@ def _differences_of_runs(flags: Flags) -> Iterator[str]:
     if not all(flags.known(name) in ("0", "0.0") for name in ("--attention-dropout", "--hidden-dropout")):
         yield "Megatron has a dropout of 0.1 unless --attention-dropout and --hidden-dropout say 0; here there is none"
     if "--eval-interval" in flags and "--skip-eval-before-train" not in flags:
-        yield "there is an evaluation before training there; trainer.num_sanity_val_steps: -1 asks for one here"
+        yield "there is an evaluation before training there; trainer.val_before_training: true asks for one here"
     if "--save-interval" in flags and "--max-actor-ckpt-to-keep" not in flags:
         yield "all checkpoints are kept there; here callbacks.checkpoint.keep_last of them, by default 2"
     if "--save" in flags and "--critic-save" not in flags:

@@ -226,10 +226,8 @@ TABLE: dict[str, Rule] = {
     "--eval-max-prompt-len": evaluation("max_prompt_tokens"),
     "--eval-max-context-len": left_out("no limit on prompt and response together"),
     "--eval-config": not_translated("give data.rollout.validation: one entry a set"),
-    "--skip-eval-before-train": left_out(
-        "training begins without one unless trainer.num_sanity_val_steps says so"
-    ),
-    "--log-passrate": left_out("the mean reward of every set is val/<set>/reward_mean"),
+    "--skip-eval-before-train": left_out("training begins without one unless trainer.val_before_training"),
+    "--log-passrate": left_out("pass@k of every set with several samples a prompt is val/<set>/pass_at_<k>"),
     # The rollout engine and the cluster
     "--rollout-num-gpus-per-engine": to(f"{_ROLLOUT}.engine.init_args.tensor_parallel_size"),
     "--rollout-num-gpus": follows_resources,

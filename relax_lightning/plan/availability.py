@@ -23,8 +23,6 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
     if chosen_bridge(config.model) == "megatron_bridge" and not missing_packages():
         message = fault("builtin", "megatron_bridge", f"training what it loads is {_LATER}")
         yield "model.bridge", message
-    if config.model.reference is not None:
-        yield "model.reference", f"wanted null, got a reference model; it is {_LATER}: remove the section"
     fractions = {
         "actor": config.model.actor.optimizer.cpu_offload_fraction,
         "critic": config.model.critic.optimizer.cpu_offload_fraction,

@@ -15,10 +15,12 @@ from relax_lightning.config.files import (
     load_problems,
     model_problems,
     resume_problems,
+    source_problems,
 )
-from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference, resolve
+from relax_lightning.config.loader import resolve
 from relax_lightning.config.rollout import SamplingConfig
 from relax_lightning.config.tree import Config
+from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
 from relax_lightning.plan.availability import unavailable_problems
 from relax_lightning.plan.machine import machine_problems
 from relax_lightning.plan.room import room_problems
@@ -56,7 +58,11 @@ def check(
         warnings.simplefilter("ignore")
         resolved = resolve(config)
     problems = [problem for find in _OF_KEYS for problem in find(resolved)]
-    problems += [*_kl_problems(config), *_save_problems(config), *_subcommand_problems(resolved, subcommand)]
+    problems += [
+        *missing_reference_problems(config),
+        *_save_problems(config),
+        *_subcommand_problems(resolved, subcommand),
+    ]
     problems += _context_problems(resolved, check_files)
     problems += topology_problems(resolved, check_files=check_files)
     problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
@@ -120,13 +126,17 @@ def _schedule_problems(config: Config) -> Iterator[Problem]:
     steps, critic_only = config.trainer.max_steps, critic_only_iterations(config)
     if steps < 1:
         return
-    if critic_only >= steps:
-        message = fault(f"fewer than trainer.max_steps = {steps}", critic_only, "lower it or train longer")
+    if critic_only > steps:
+        message = fault(f"at most trainer.max_steps = {steps}", critic_only, "lower it or train longer")
         yield Problem("callbacks.critic_only_warmup.num_steps", message, involves=("trainer.max_steps",))
         critic_only = 0
+    elif critic_only == steps:
+        change = "every iteration trains the critic alone; lower it unless that is what you want"
+        message = fault(f"fewer than trainer.max_steps = {steps}", critic_only, change)
+        yield Problem("callbacks.critic_only_warmup.num_steps", message, "warning", ("trainer.max_steps",))
     for role, iterations in {"actor": steps - critic_only, "critic": steps}.items():
         per_iteration, warmup = optimizer_steps(config, role), warmup_steps(config, role)
-        if per_iteration is None or warmup <= iterations * per_iteration:
+        if per_iteration is None or not iterations or warmup <= iterations * per_iteration:
             continue
         wanted = (
             f"at most the {role}'s {iterations * per_iteration} optimizer steps "
@@ -211,26 +221,9 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         yield Problem("data.rollout.engine.class_path", message)
 
 
-def _algorithm_problems(config: Config) -> Iterator[Problem]:
-    algorithm, key = config.model.algorithm, "model.algorithm"
-    if algorithm.importance_cap is not None and algorithm.old_log_probs == "rollout":
-        change = "set model.algorithm.old_log_probs: recompute, or leave importance_cap out"
-        wanted = "old log-probs of the trainer, which the weights correct the engine's to"
-        message = f"wanted {wanted}, got old_log_probs: rollout, so that every weight is 1; {change}"
-        yield Problem(f"{key}.importance_cap", message, "warning", (f"{key}.old_log_probs",))
-    if algorithm.lambd_length_alpha is not None and algorithm.lambd != 1.0:
-        message = fault("one of lambd and lambd_length_alpha", algorithm.lambd, "the second wins; remove one")
-        yield Problem(f"{key}.lambd", message, "warning", (f"{key}.lambd_length_alpha",))
-
-
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean `{near[0]}`?" if near else "change it"
-
-
-def _kl_problems(config: Config) -> Iterator[Problem]:
-    if kl_without_reference(config.model):
-        yield Problem("model.algorithm", KL_WITHOUT_REFERENCE, "warning", ("model.reference",))
 
 
 def _save_problems(config: Config) -> Iterator[Problem]:
@@ -269,10 +262,11 @@ _OF_KEYS: tuple[_Check, ...] = (
     _learning_rate_problems,
     _sampling_problems,
     _name_problems,
-    _algorithm_problems,
+    algorithm_problems,
 )
 _OF_FILES: tuple[_Check, ...] = (
     model_problems,
+    source_problems,
     data_problems,
     folder_problems,
     load_problems,

@@ -125,9 +125,15 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
 def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budget: int | None) -> Parts:
     dtype = memory.resolved_dtype(config.model.dtype, on_gpu=on_gpu)
     holdings, host = _role_holdings(config, architecture, dtype)
-    working: dict[str, int] = dict.fromkeys(PHASES, 0)
+    working: dict[str, int] = dict.fromkeys(phases_of(config), 0)
     for role in TRAINED:
         working[role] = _activations(config, architecture, role, dtype, on_gpu)
+    if "reference" in working:
+        # A bound from above: without gradients less is kept than between layers that are computed again.
+        working["reference"] = _activations(config, architecture, "actor", dtype, on_gpu, forward_only=True)
+    if uses_reference(config):
+        weights = next(h.size for h in holdings if (h.owner, h.tag) == ("actor", "weights"))
+        host["reference weights, and the actor's while they are in its place"] = 2 * weights
     engine = _engine(config, architecture, dtype, budget)
     if engine is not None and has_own_process(config):
         holdings.append(Holding("engine", "engine_weights", engine.weights))
@@ -159,8 +165,26 @@ def _role_holdings(
     return holdings, host
 
 
+def uses_reference(config: Config) -> bool:
+    """Whether a KL term compares with a reference model."""
+    algorithm = config.model.algorithm
+    return config.model.reference is not None and (algorithm.kl_coef > 0 or algorithm.use_kl_loss)
+
+
+def phases_of(config: Config) -> list[str]:
+    """The phases that an iteration of a resolved configuration has, in order."""
+    has_reference = uses_reference(config) and config.model.algorithm.kl_coef > 0
+    return [phase for phase in PHASES if phase != "reference" or has_reference]
+
+
 def _activations(
-    config: Config, architecture: memory.Architecture, role: RoleName, dtype: str, on_gpu: bool
+    config: Config,
+    architecture: memory.Architecture,
+    role: RoleName,
+    dtype: str,
+    on_gpu: bool,
+    *,
+    forward_only: bool = False,
 ) -> int:
     samples, longest = config.model.micro_batch_size, longest_sample(config)
     tokens = microbatch_tokens(config, on_gpu)
@@ -168,12 +192,13 @@ def _activations(
         return 0
     rows = samples or (1 if longest is None else max(1, tokens // longest))
     share = 1.0 if longest is None else config.data.rollout.sampling.max_new_tokens / longest
+    recompute = config.model.actor.recompute if role == "actor" else config.model.critic.recompute
     found = memory.activations(
         architecture,
         parallel_of(config, role),
         tokens,
         dtype,
-        config.model.actor.recompute if role == "actor" else config.model.critic.recompute,
+        "full" if forward_only else recompute,
         role,
         response_tokens=int(tokens * share),
         padded_tokens=rows * longest if longest else None,
@@ -239,7 +264,9 @@ def has_own_process(config: Config) -> bool:
 
 def _needs(config: Config, parts: Parts) -> dict[str, Need]:
     own = has_own_process(config)
-    return {phase: Need(uses(phase, engine_has_weights=own), parts.working[phase]) for phase in PHASES}
+    return {
+        phase: Need(uses(phase, engine_has_weights=own), parts.working[phase]) for phase in phases_of(config)
+    }
 
 
 def _phase(name: str, parts: Parts, gone: list[Holding]) -> PhaseMemory:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relax_lightning.config.files import plain_checkpoint, resumed_folder, whole_checkpoint
 from relax_lightning.config.tree import Config
-from relax_lightning.plan.footprint import MemoryPlan, memory_plan, runs_on_gpu
+from relax_lightning.plan.footprint import MemoryPlan, memory_plan, phases_of, runs_on_gpu, uses_reference
 from relax_lightning.plan.schedule import (
     RoleSchedule,
     critic_only_iterations,
@@ -164,13 +164,24 @@ def _batch(config: Config, on_gpu: bool) -> BatchPlan | None:
 def _phases(config: Config) -> list[PhasePlan]:
     engine = config.data.rollout.engine.class_path.rpartition(".")[2]
     actor_from = critic_only_iterations(config) + 1
-    old = ", old log-probs first" if config.model.algorithm.old_log_probs == "recompute" else ""
-    return [
+    reference = "reference" in phases_of(config)
+    old = "old " if config.model.algorithm.old_log_probs == "recompute" else ""
+    ref = "reference " if uses_reference(config) else ""
+    wanted = " and ".join(name for name in (old.strip(), ref.strip()) if name)
+    first = f", {wanted} log-probs first" if wanted and not reference else ""
+    found = [
         PhasePlan("rollout", f"{engine} generates; rewards are scored beside it", 1),
         PhasePlan("critic", "values; advantages on the CPU; the critic's optimizer steps", 1),
-        PhasePlan("actor", f"the actor's optimizer steps{old}", actor_from),
+        PhasePlan("actor", f"the actor's optimizer steps{first}", actor_from),
         PhasePlan("publish", "the actor's new weights go to the engine", actor_from),
     ]
+    if reference:
+        found.insert(
+            1, PhasePlan("reference", f"{wanted} log-probs, by weights that take the actor's place", 1)
+        )
+    if 0 < config.trainer.max_steps < actor_from:
+        found = [phase for phase in found if phase.from_iteration == 1]
+    return found
 
 
 def _paths(config: Config, resume: str | None, check_files: bool) -> PathPlan:
@@ -194,7 +205,10 @@ def _paths(config: Config, resume: str | None, check_files: bool) -> PathPlan:
 def _beginning(config: Config, resume: str | None, check_files: bool) -> str:
     actor = config.model.actor
     fresh = f"weights of {actor.hf_checkpoint}" if actor.hf_checkpoint else "random weights"
-    fresh += f"; the critic's value head from {config.model.critic.head_init}"
+    if config.model.critic.warm_start is not None:
+        fresh += f"; the critic's weights from {config.model.critic.warm_start}"
+    else:
+        fresh += f"; the critic's value head from {config.model.critic.head_init}"
     if not check_files:
         return fresh if actor.load is None else f"what lies in {actor.load} then"
     try:

@@ -96,6 +96,8 @@ def role_schedule(config: Config, role: str) -> RoleSchedule | None:
     if steps is None or iterations < 1:
         return None
     iterations -= critic_only_iterations(config) if role == "actor" else 0
+    if iterations < 1:
+        return None
     actor, warmup = config.model.actor.optimizer, warmup_steps(config, role)
     optimizer = actor if role == "actor" else config.model.critic.optimizer.following(actor)
     num_steps = max(iterations * steps, 1)

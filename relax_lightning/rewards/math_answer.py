@@ -31,6 +31,14 @@ def find_answer(text: str) -> str | None:
     return box if box_start > line_start else line
 
 
+def final_answer(text: str) -> str | None:
+    """The final answer, normalized so that equal ones are equal texts; None without one."""
+    answer = find_answer(text)
+    normalized = "" if answer is None else normalize_answer(answer)
+    number = _as_number(normalized)
+    return str(number) if number is not None else normalized or None
+
+
 def same_answer(answer: str, expected: str) -> bool:
     """Whether both are the same text once normalized, or the same number."""
     answer, expected = normalize_answer(answer), normalize_answer(expected)

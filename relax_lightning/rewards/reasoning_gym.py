@@ -46,6 +46,10 @@ class ReasoningGymReward:
         dataset = self._dataset(task, metadata.get("task_options", self._task_options))
         return float(dataset.score_answer(find_answer(response), entry))
 
+    def answer(self, response: str) -> str | None:
+        """The answer that is scored; None for an empty one."""
+        return find_answer(response) or None
+
     def _dataset(self, task: str, task_options: dict[str, Any]) -> Any:
         key = json.dumps([task, task_options], sort_keys=True, default=repr)
         if key not in self._datasets:

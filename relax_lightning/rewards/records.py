@@ -18,6 +18,8 @@ class RewardRequest:
     response: str
     label: Any
     metadata: dict[str, Any] = field(default_factory=dict)
+    wants_answer: bool = False
+    """Whether the outcome should say which answer the response gives."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class RewardOutcome:
     reward: float
     """0 where `error` is set."""
     error: str | None = None
+    answer: str | None = None
+    """What the response answers, for majority votes, where it was asked for; None: it answers nothing."""
 
 
 class RewardError(RuntimeError):

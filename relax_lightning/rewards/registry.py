@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from relax_lightning.import_path import import_object
@@ -16,8 +17,16 @@ REWARDS = {
 """Import path by name, so that only the chosen one is imported."""
 
 
+ANSWERS = {"dapo_math": "relax_lightning.rewards.math_answer.final_answer"}
+"""What finds the answer in a response, for rewards that are functions."""
+
+
 class Reward(Protocol):
-    """Scores one response. A plain function is one; so is an instance of a class with `__call__`."""
+    """Scores one response. A plain function is one; so is an instance of a class with `__call__`.
+
+    A method `answer(response) -> str | None`, where there is one, says which answer a response gives, for the majority
+    votes of an evaluation; without it the answer is the whole response.
+    """
 
     def __call__(self, prompt: str, response: str, label: Any, metadata: dict[str, Any], /) -> float:
         """A finite number."""
@@ -46,6 +55,23 @@ def load_reward(name: str | None, class_path: str | None, init_args: dict[str, A
         raise ValueError(f"{path} is no class, so it takes no init_args, got {init_args}; leave them out")
     _check_signature(path, reward)
     return reward
+
+
+def load_answer(name: str | None, reward: Reward) -> Callable[[str], str | None]:
+    """What says which answer a response gives: equal answers get equal votes in maj@k.
+
+    Args:
+        name: One of `REWARDS`, or None for a reward of the user's own.
+        reward: As it was loaded.
+    """
+    if name in ANSWERS:
+        return import_object("reward", ANSWERS[name])
+    return getattr(reward, "answer", None) or whole_response
+
+
+def whole_response(response: str) -> str | None:
+    """The response without white space around it; None for an empty one."""
+    return response.strip() or None
 
 
 def _path_of(name: str) -> str:

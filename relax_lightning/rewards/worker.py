@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from numbers import Real
 
 from relax_lightning.rewards.records import RewardOutcome, RewardRequest
-from relax_lightning.rewards.registry import Reward, load_reward
+from relax_lightning.rewards.registry import Reward, load_answer, load_reward, whole_response
 
 _GRACE_SECONDS = 10.0
 
@@ -27,6 +28,7 @@ def main() -> None:
     name, class_path, init_args, timeout_seconds = connection.recv()
     try:
         reward = load_reward(name, class_path, init_args)
+        answer = load_answer(name, reward)
     except ValueError as error:
         connection.send(str(error))
         return
@@ -38,19 +40,22 @@ def main() -> None:
             return
         # The parent ends a hung reward; this is for a reward that hangs in C code after the parent was killed.
         signal.setitimer(signal.ITIMER_REAL, timeout_seconds + _GRACE_SECONDS)
-        outcome = score(reward, request)
+        outcome = score(reward, request, answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send(outcome)
 
 
-def score(reward: Reward, request: RewardRequest) -> RewardOutcome:
+def score(
+    reward: Reward, request: RewardRequest, answer: Callable[[str], str | None] = whole_response
+) -> RewardOutcome:
     """Call the reward; whatever it raises or wrongly returns becomes the outcome's error."""
     try:
         value = reward(request.prompt, request.response, request.label, request.metadata)
         if not isinstance(value, Real) or not math.isfinite(value):
             shown = repr(value) if isinstance(value, Real) else f"{type(value).__name__} {value!r:.80}"
             return RewardOutcome(request.sample_id, 0.0, f"returned {shown}, a finite number was wanted")
-        return RewardOutcome(request.sample_id, float(value))
+        found = answer(request.response) if request.wants_answer else None
+        return RewardOutcome(request.sample_id, float(value), answer=None if found is None else str(found))
     except (Exception, SystemExit) as error:  # noqa: BLE001 a user's reward can fail in any way
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"

@@ -42,8 +42,7 @@ class Share:
         count: Engines, or replicas of the model, that generate at the same time.
         generates: Whether this process calls `generate`; false beside an engine that another process drives.
         reports: Whether the answer of this process is the one that counts.
-        is_alone: Whether no other process works on this part; else an error here leaves them in the middle of it, and
-            is not told to them: the process ends, which they notice.
+        is_alone: Whether no other process works on this part; else an error here leaves them in the middle of it.
     """
 
     index: int = 0
@@ -175,18 +174,26 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
-        """One response for each prompt, in order.
+        """One response for each prompt, or the rest of one, in order.
 
         Args:
             prompts: Token ids, one entry a sample; equal prompts may repeat.
             sample_ids: Global id of each sample: a draw depends only on (seed, sample id, position).
             sampling: How to draw.
             seed: Of this round of generation.
+            num_response_tokens: How many tokens at the end of each prompt belong to the response already: positions
+                are counted on from there, and they count towards `sampling.max_new_tokens`. None: none do.
 
         Raises:
-            ValueError: A prompt is empty, or leaves no room for a response in the model's context.
+            ValueError: A prompt is empty, its response is as long as it may be, or it leaves no room for a response in
+                the model's context.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.engine import Decoder, Generation, Share, Tokenizer, WeightSource
 from relax_lightning.rollout.sampling import draws_at, sample_streams, sample_tokens
-from relax_lightning.rollout.stopping import StopCondition, check_room
+from relax_lightning.rollout.stopping import StopCondition, response_limits
 
 MIN_ROWS = 5
 """Below this many rows a matrix product takes another kernel and rounds differently (fp32, CPU), so finished rows
@@ -56,18 +57,27 @@ class MegatronEngine:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """See `RolloutEngine.generate`."""
         assert self._decoder is not None and self._tokenizer is not None, "attach comes first"
-        check_room(prompts, self._decoder.max_length)
+        begun = num_response_tokens or [0] * len(prompts)
+        limits = response_limits(prompts, begun, sampling.max_new_tokens, self._decoder.max_length)
         # Samples of like length decode together; the order of the answers is the order of the questions.
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         answers: dict[int, Generation] = {}
         for start in range(0, len(order), self._max_batch_size):
             batch = order[start : start + self._max_batch_size]
             decoding = _Decoding(self._decoder, self._tokenizer, sampling, seed)
-            generations = decoding.run([prompts[i] for i in batch], [sample_ids[i] for i in batch])
+            columns: list[list[Any]] = [
+                [column[i] for i in batch] for column in (prompts, sample_ids, begun, limits)
+            ]
+            generations = decoding.run(*columns)
             answers.update(zip(batch, generations, strict=True))
         return [answers[i] for i in range(len(prompts))]
 
@@ -84,19 +94,23 @@ class _Decoding:
         self._seed = seed
         self._stop = StopCondition(tokenizer, sampling)
 
-    def run(self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int]) -> list[Generation]:
+    def run(
+        self, prompts: list[Any], sample_ids: list[int], begun: list[int], limits: list[int]
+    ) -> list[Generation]:
         distinct = list(dict.fromkeys(tuple(p) for p in prompts))
         index = {prompt: i for i, prompt in enumerate(distinct)}
         rows = [index[tuple(p)] for p in prompts]
         rows += [rows[0]] * (MIN_ROWS - len(rows))
-        limits = [min(self._sampling.max_new_tokens, self._decoder.max_length - len(p)) for p in prompts]
         capacity = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
         try:
-            return self._decode(self._decoder.begin(distinct, rows, capacity), np.array(sample_ids), limits)
+            logits = self._decoder.begin(distinct, rows, capacity)
+            return self._decode(logits, np.array(sample_ids), np.array(begun), limits)
         finally:
             self._decoder.end()
 
-    def _decode(self, logits: Tensor, sample_ids: np.ndarray, limits: list[int]) -> list[Generation]:
+    def _decode(
+        self, logits: Tensor, sample_ids: np.ndarray, begun: np.ndarray, limits: list[int]
+    ) -> list[Generation]:
         num_samples = len(sample_ids)
         tokens: list[list[int]] = [[] for _ in range(num_samples)]
         log_probs: list[list[float]] = [[] for _ in range(num_samples)]
@@ -105,7 +119,8 @@ class _Decoding:
         # Sample of each decoder row; -1 for ballast.
         rows = np.concatenate([np.arange(num_samples), np.full(len(logits) - num_samples, -1)])
         for position in range(max(limits)):
-            draws = draws_at(streams[np.maximum(rows, 0)], position)
+            sampled = np.maximum(rows, 0)
+            draws = draws_at(streams[sampled], torch.from_numpy(begun[sampled] + position))
             new, new_log_probs = sample_tokens(logits, draws, self._sampling)
             for row, token, log_prob in zip(rows.tolist(), new.tolist(), new_log_probs.tolist(), strict=True):
                 if row < 0:

@@ -12,6 +12,9 @@ CONTEXT_SLACK = 8
 KV_CACHE_BYTES = 2**30
 """Of the engine on a CPU; samples that do not fit wait."""
 
+NUM_RESPONSE_TOKENS = "num_response_tokens"
+"""A request's custom parameter: how many of its tokens belong to the response already."""
+
 _OURS = {
     "tp_size": "tensor_parallel_size",
     "mem_fraction_static": "mem_fraction_static",

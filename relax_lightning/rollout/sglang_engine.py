@@ -13,10 +13,15 @@ import torch
 from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.engine import Generation, Share, Tokenizer, WeightSource
 from relax_lightning.rollout.sampling import sample_streams
-from relax_lightning.rollout.sglang_arguments import check_server_args, server_arguments, server_environment
+from relax_lightning.rollout.sglang_arguments import (
+    NUM_RESPONSE_TOKENS,
+    check_server_args,
+    server_arguments,
+    server_environment,
+)
 from relax_lightning.rollout.sglang_client import ServerGone, SGLangClient
 from relax_lightning.rollout.sglang_server import SGLangServer
-from relax_lightning.rollout.stopping import StopCondition, check_room
+from relax_lightning.rollout.stopping import StopCondition, response_limits
 from relax_lightning.rollout.weight_sync import ByValue, Publication, SharedMemory, publish_weights
 
 RESIDENT_TAGS = ("weights", "kv_cache", "cuda_graph")
@@ -252,7 +257,12 @@ class SGLangEngine:
     # --- generation -------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """See `RolloutEngine.generate`.
 
@@ -262,8 +272,9 @@ class SGLangEngine:
         """
         assert not self._released, f"onload {', '.join(sorted(self._released))} before a generation"
         assert not self._weights_lost, "publish before a generation: the weights have left the GPU"
+        begun = num_response_tokens or [0] * len(prompts)
         longest = self._model["max_position_embeddings"]
-        check_room(prompts, longest)
+        limits = response_limits(prompts, begun, sampling.max_new_tokens, longest)
         stop = StopCondition(self._tokenizer, sampling)
         shared = {
             "temperature": sampling.temperature,
@@ -277,10 +288,11 @@ class SGLangEngine:
         requests = [
             {
                 **shared,
-                "max_new_tokens": min(sampling.max_new_tokens, longest - len(prompt)),
+                "max_new_tokens": limit,
                 "sampling_seed": stream,
+                **({"custom_params": {NUM_RESPONSE_TOKENS: num_begun}} if num_begun else {}),
             }
-            for prompt, stream in zip(prompts, streams, strict=True)
+            for limit, stream, num_begun in zip(limits, streams, begun, strict=True)
         ]
         answers = self._surviving("generation", lambda: self._client.generate(prompts, requests))
         return [

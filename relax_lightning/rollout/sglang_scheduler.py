@@ -14,6 +14,7 @@ from sglang.srt.managers.scheduler import run_scheduler_process
 from torch import Tensor
 
 from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest
+from relax_lightning.rollout.sglang_arguments import NUM_RESPONSE_TOKENS
 
 
 def run_scheduler(*args: Any, **kwargs: Any) -> None:
@@ -26,6 +27,12 @@ def run_seeded_scheduler(*args: Any, **kwargs: Any) -> None:
     """SGLang's scheduler, with draws that depend on seed, sample id and position alone."""
     _draw_by_name()
     run_scheduler(*args, **kwargs)
+
+
+def _prompt_length(request: Any) -> int:
+    """Tokens before the response; in a later turn, earlier ones of the response stand among the request's tokens."""
+    begun = (request.sampling_params.custom_params or {}).get(NUM_RESPONSE_TOKENS, 0)
+    return len(request.origin_input_ids) - begun
 
 
 def _answer_cuda_calls() -> None:
@@ -50,7 +57,7 @@ def _draw_by_name() -> None:
         info = own_batch(cls, batch, *args, **kwargs)
         if info.sampling_seed is None:
             # Two columns, stream and prompt length: SGLang cuts and joins this tensor along its rows.
-            rows = [[r.sampling_params.sampling_seed or 0, len(r.origin_input_ids)] for r in batch.reqs]
+            rows = [[r.sampling_params.sampling_seed or 0, _prompt_length(r)] for r in batch.reqs]
             info.sampling_seed = torch.tensor(rows, dtype=torch.int64).to(batch.device)
         return info
 

@@ -43,13 +43,21 @@ class StopCondition:
         return first
 
 
-def check_room(prompts: Sequence[Sequence[int]], max_length: int) -> None:
-    """Refuse a prompt that no response can follow.
+def response_limits(
+    prompts: Sequence[Sequence[int]], begun: Sequence[int], max_new_tokens: int, max_length: int
+) -> list[int]:
+    """How many tokens may follow each prompt.
+
+    Args:
+        prompts: Token ids of each sample, with what there is of its response.
+        begun: How many of them belong to the response already.
+        max_new_tokens: Longest response.
+        max_length: The model's context, in tokens.
 
     Raises:
-        ValueError: A prompt is empty, or as long as the model's context of `max_length` tokens.
+        ValueError: A prompt is empty, leaves no room in the context, or its response is as long as it may be.
     """
-    for index, prompt in enumerate(prompts):
+    for index, (prompt, num_begun) in enumerate(zip(prompts, begun, strict=True)):
         if not prompt:
             raise ValueError(f"prompt {index} is empty; a response needs at least one token to follow")
         if len(prompt) >= max_length:
@@ -57,3 +65,12 @@ def check_room(prompts: Sequence[Sequence[int]], max_length: int) -> None:
                 f"prompt {index} has {len(prompt)} tokens, which leaves no room for a response in the model's context "
                 f"of {max_length}; set max_prompt_tokens"
             )
+        if not 0 <= num_begun < min(len(prompt), max_new_tokens):
+            raise ValueError(
+                f"prompt {index}: wanted fewer than the {len(prompt)} tokens of the prompt and than max_new_tokens = "
+                f"{max_new_tokens} to belong to its response already, got {num_begun}; end such a sample"
+            )
+    return [
+        min(max_new_tokens - num_begun, max_length - len(prompt))
+        for prompt, num_begun in zip(prompts, begun, strict=True)
+    ]

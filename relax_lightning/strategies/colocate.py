@@ -123,7 +123,7 @@ class ColocateStrategy(ParallelStrategy):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Own the device for one phase: `rollout`, `critic`, `actor` or `publish`.
+        """Own the device for one phase: `rollout`, `reference`, `critic`, `actor` or `publish`.
 
         Raises:
             RuntimeError: The device ran out of memory; names the remedies.

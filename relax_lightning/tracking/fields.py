@@ -39,6 +39,14 @@ ACTOR = (
     ShownMetric("actor/ppo_kl", "ppo_kl", "ppo_kl"),
     ShownMetric("actor/entropy", "entropy", "entropy", "6.3f"),
 )
+_ONLY_RECORDED = (
+    "_std",
+    "_untrainable_fraction",
+    "_trainable_token_fraction",
+    "_num_turns_mean",
+    "_repeated_fraction",
+)
+"""Ends of the names of validation metrics that the screen has no room for."""
 SPEED = ShownMetric("perf/tokens_per_second", "tokens/s", "tokens/s", "7,.0f")
 
 
@@ -50,5 +58,19 @@ def duration_text(seconds: float) -> str:
 
 
 def validation_text(metrics: Mapping[str, float]) -> str:
-    """All `val/...` metrics in one line, the prefix left out."""
-    return "  ".join(f"{name.removeprefix('val/')} {value:.4g}" for name, value in sorted(metrics.items()))
+    """The main `val/...` metrics in one line, the prefix left out: of pass@k and maj@k the largest k."""
+    largest: dict[str, int] = {}
+    for name in metrics:
+        kind, _, k = name.rpartition("_at_")
+        if k.isdigit():
+            largest[kind] = max(largest.get(kind, 0), int(k))
+    return "  ".join(
+        f"{name.removeprefix('val/')} {value:.4g}"
+        for name, value in sorted(metrics.items())
+        if not name.endswith(_ONLY_RECORDED) and _is_largest(name, largest)
+    )
+
+
+def _is_largest(name: str, largest: Mapping[str, int]) -> bool:
+    kind, _, k = name.rpartition("_at_")
+    return not k.isdigit() or int(k) == largest[kind]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relax_lightning.algorithms.aggregation import sequence_mean_weights
-from relax_lightning.algorithms.losses import policy_loss, value_loss
+from relax_lightning.algorithms.losses import policy_loss, positive_nll, value_loss
 
 JUNK = (float("nan"), float("inf"), -float("inf"), 1e30)
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -154,6 +154,28 @@ def test_micro_batches_add_up(loss_fn: Loss, sequence_mean: bool, rows_each: int
     assert loss.item() == pytest.approx(whole.item(), abs=1e-6)
     assert (gradient - whole_gradient).norm() <= 1e-5 * whole_gradient.norm()
     assert metrics == pytest.approx({name: metric.item() for name, metric in whole_metrics.items()}, abs=1e-6)
+
+
+def test_positive_nll_golden_numbers() -> None:
+    log_probs = torch.tensor(
+        [[-1.0, -2.0, float("nan")], [-4.0, -8.0, -1.0], [-3.0, 0.0, 0.0]], requires_grad=True
+    )
+    mask = torch.tensor([[True, True, False], [True, True, True], [True, False, False]])
+    rewards = torch.tensor([1.0, 0.5, 2.0])
+    # Above .5: samples 1 and 3, (1 + 2 + 3) / 3 tokens.
+    loss = positive_nll(log_probs, rewards, mask, threshold=0.5)
+    loss.backward()
+    assert loss.item() == 2
+    assert log_probs.grad is not None
+    expected = torch.tensor([[-1 / 3, -1 / 3, 0], [0, 0, 0], [-1 / 3, 0, 0]])
+    torch.testing.assert_close(log_probs.grad, expected)
+    parts = [
+        positive_nll(log_probs[r], rewards[r], mask[r], threshold=0.5, num_tokens=3) for r in ([0, 1], [2])
+    ]
+    assert sum(parts).item() == 2
+    assert positive_nll(log_probs, rewards, mask, threshold=9.0).item() == 0
+    with pytest.raises(ValueError, match=r"rewards must be \[batch\] = \[3\], got \[2\]"):
+        positive_nll(log_probs, rewards[:2], mask, threshold=0.0)
 
 
 def test_wrong_shapes_are_refused() -> None:

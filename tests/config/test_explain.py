@@ -40,7 +40,7 @@ def test_a_key_in_full():
     assert rows("data.rollout.batch_size")["default"] == ["required"]
     assert rows("data.rollout.batch_size")["type"] == ["a whole number"]
     assert rows("model.actor.architecture.num_layers")["default"] == ["required"]
-    assert rows("model.algorithm.kl_loss_type")["read by"] == ["nothing yet, beyond the checks"]
+    assert rows("model.algorithm.advantage_estimator")["read by"] == ["nothing yet, beyond the checks"]
 
 
 @pytest.mark.parametrize(

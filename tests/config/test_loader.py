@@ -262,7 +262,8 @@ def test_all_faults_come_at_once_each_with_key_value_wanted_and_change(good):
         "model.actor.architecture.vocab_size: wanted a value, got nothing; "
         "add it: rows of the embedding; at least the tokenizer's size",
         "trainer: wanted a mapping with the keys max_steps, default_root_dir, val_check_interval, "
-        "num_sanity_val_steps, log_every_n_steps, callbacks, limit_val_batches, fast_dev_run, profiler, "
+        "num_sanity_val_steps, val_before_training, log_every_n_steps, callbacks, limit_val_batches, "
+        "fast_dev_run, profiler, "
         "enable_progress_bar, got 3; change it",
         "cluster.resources.actor.1: wanted a whole number, got 'x'; change it",
     }
@@ -351,11 +352,15 @@ def test_users_own_classes_are_checked_for_their_shape_only(good):
 
 def test_keys_of_validation_sets_are_refused_in_the_training_set(good):
     found = problems(
-        [good], "data.rollout.train.sampling={temperature: 0}", "data.rollout.train.n_samples_per_prompt=2"
+        [good],
+        "data.rollout.train.sampling={temperature: 0}",
+        "data.rollout.train.n_samples_per_prompt=2",
+        "data.rollout.train.correct_reward=0.5",
     )
     assert [line.partition(":")[0] for line in found] == [
         "data.rollout.train.sampling",
         "data.rollout.train.n_samples_per_prompt",
+        "data.rollout.train.correct_reward",
     ]
 
 

@@ -80,8 +80,8 @@ def test_a_sound_configuration_has_no_problems(base):
             "got 'both'; remove one",
         ),
         (
-            ["callbacks.critic_only_warmup.num_steps=10"],
-            "callbacks.critic_only_warmup.num_steps: wanted fewer than trainer.max_steps = 10, got 10; "
+            ["callbacks.critic_only_warmup.num_steps=11"],
+            "callbacks.critic_only_warmup.num_steps: wanted at most trainer.max_steps = 10, got 11; "
             "lower it or train longer",
         ),
         (
@@ -149,11 +149,6 @@ def test_a_sound_configuration_has_no_problems(base):
             ["model.critic.parallel.pipeline=2"],
             "model.critic.parallel.pipeline: wanted 1 without a cluster, got 2; "
             "one process is all there is; add a cluster, or start ranks with torchrun",
-        ),
-        (
-            ["model.reference={}"],
-            "model.reference: wanted null, got a reference model; "
-            "it is not available in this version: remove the section",
         ),
         (
             ["model.bridge=megatron_bridge"],
@@ -409,6 +404,14 @@ def test_an_empty_set_of_prompts(base, tmp_path):
 
 def test_problems_come_all_at_once(base):
     assert (
-        len(found(base, "model.global_batch_size=3", "model.reference={}", "model.actor.hf_checkpoint=x"))
+        len(
+            found(
+                base,
+                "model.global_batch_size=3",
+                "data.rollout.drop_equal_rewards=true",
+                "data.rollout.n_samples_per_prompt=1",
+                "model.actor.hf_checkpoint=x",
+            )
+        )
         == 3
     )

@@ -24,13 +24,8 @@ NOT_THERE_YET = {
     "data.advantages.device",
     "model.actor.optimizer.cpu_offload_fraction",
     "model.algorithm.advantage_estimator",
-    "model.algorithm.kl_coef",
-    "model.algorithm.kl_loss_coef",
-    "model.algorithm.kl_loss_type",
-    "model.algorithm.use_kl_loss",
     "model.bridge",
     "model.critic.optimizer.cpu_offload_fraction",
-    "model.reference.hf_checkpoint",
     "strategy.offload",
     "strategy.verify_publish",
 }
@@ -51,19 +46,27 @@ NOT_THERE_YET = {
         ("data.rollout.train.input_key", ["relax_lightning/data/prompt_records.py: read_records"]),
         (
             "data.rollout.validation.<name>.n_samples_per_prompt",
-            ["relax_lightning/data/rollout.py: RolloutDataModule.evaluate"],
+            [
+                "relax_lightning/data/evaluation.py: _metrics_of_set",
+                "relax_lightning/data/rollout.py: RolloutDataModule.evaluate",
+            ],
         ),
         (
             "data.rollout.sampling.stop",
             [
                 "relax_lightning/rollout/sglang_engine.py: SGLangEngine.generate",
                 "relax_lightning/rollout/stopping.py: StopCondition.__init__",
+                "relax_lightning/rollout/turns.py: TurnEngine.generate",
             ],
         ),
         ("tracking.mlflow.tags", ["relax_lightning/lightning_cli.py: RelaxLightningCLI._logger"]),
         ("callbacks.lr_warmup.critic.num_iters", ["callbacks/lr_warmup.py: LRWarmup.__init__"]),
         ("callbacks.metrics.samples_per_table", ["callbacks/metrics.py: MetricLogger"]),
         ("trainer.val_check_interval", ["Lightning's Trainer"]),
+        (
+            "trainer.val_before_training",
+            ["relax_lightning/lightning_cli.py: RelaxLightningCLI._trainer_tree"],
+        ),
         ("trainer.enable_progress_bar", ["relax_lightning/lightning_cli.py: RelaxLightningCLI._tree"]),
     ],
 )

@@ -56,6 +56,9 @@ LESS_STRICT = {
     "data.rollout.train.class_path",
     "data.rollout.validation.<name>.class_path",
     "data.rollout.reward.class_path",
+    "data.rollout.function",
+    "data.rollout.function.class_path",
+    "callbacks.health_check.ranges",
     "trainer.fast_dev_run",
 }
 

@@ -43,7 +43,20 @@ ARCHITECTURE = [
     "rope_theta",
 ]
 ADDED = {
-    "trainer": {"limit_val_batches", "fast_dev_run", "profiler", "enable_progress_bar"},
+    "trainer": {
+        "limit_val_batches",
+        "fast_dev_run",
+        "profiler",
+        "enable_progress_bar",
+        "val_before_training",
+    },
+    "callbacks": {"health_check"},
+    "data.rollout": {"function", "on_validation_error", "shaping", "drop_equal_rewards"},
+    "model.algorithm": {
+        *("importance_floor", "importance_level", "importance_mode"),
+        *("kl_target", "kl_horizon", "positive_nll_coef", "positive_nll_threshold"),
+    },
+    "model.critic": {"warm_start"},
     "model.critic.optimizer": {f.name for f in fields(c.OptimizerConfig)} - {"lr"},
 }
 
@@ -65,12 +78,18 @@ def test_keys_and_defaults_are_the_published_tree():
 def test_sections_that_are_null_by_default_have_their_published_defaults():
     prompts = c.to_dict(c.PromptsConfig(path="x"))
     assert {name: prompts[name] for name in PROMPTS} == PROMPTS | {"path": "x"}
-    assert prompts.keys() - PROMPTS.keys() == {"class_path", "init_args", "sampling", "n_samples_per_prompt"}
+    assert prompts.keys() - PROMPTS.keys() == {
+        "class_path",
+        "init_args",
+        "sampling",
+        "n_samples_per_prompt",
+        "correct_reward",
+    }
     reward = c.to_dict(c.RewardConfig(name="exact_match"))
     assert {name: reward[name] for name in REWARD} == REWARD
     assert c.to_dict(c.ClusterConfig()) == CLUSTER
     assert set(ARCHITECTURE) <= {f.name for f in fields(c.ArchitectureConfig)}
-    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint"]
+    assert [f.name for f in fields(c.ReferenceConfig)] == ["hf_checkpoint", "load"]
 
 
 def test_every_key_has_a_meaning_and_every_section_is_frozen():
@@ -94,6 +113,13 @@ def test_names_of_other_systems_lead_to_keys_that_exist():
 @pytest.mark.parametrize(
     ("section", "wrong"),
     [
+        (c.TrainerConfig, {"num_sanity_val_steps": 1, "val_before_training": True}),
+        (c.HealthCheckConfig, {"stop_after": 0}),
+        (c.HealthCheckConfig, {"ranges": {"reward/std": [None, None]}}),
+        (c.HealthCheckConfig, {"ranges": {"reward/std": [2, 1]}}),
+        (c.HealthCheckConfig, {"ranges": {"reward/std": 0.5}}),
+        (c.RolloutFunctionConfig, {"class_path": "Calculator"}),
+        (c.RolloutConfig, {"on_validation_error": "ignore"}),
         (c.AlgorithmConfig, {"gamma": 1.5}),
         (c.AlgorithmConfig, {"gamma": float("nan")}),
         (c.AlgorithmConfig, {"gamma": "high"}),

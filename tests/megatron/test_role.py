@@ -61,7 +61,7 @@ def make_experience() -> Experience:
         response_lengths=response_lengths,
         response_mask=mask,
         rollout_log_probs=-4 + 0.3 * torch.randn(mask.shape, generator=draw),
-        rewards=torch.zeros(batch),
+        rewards=torch.randn(batch, generator=draw),
         finish_reasons=("stop",) * batch,
         prompts=texts,
         responses=texts,
@@ -71,6 +71,17 @@ def make_experience() -> Experience:
     )
     values, advantages, returns = (torch.randn(mask.shape, generator=draw) for _ in range(3))
     return Experience(rollouts, values, advantages * mask, returns * mask, rollouts.rollout_log_probs)
+
+
+def near_the_policy(experience: Experience, actor: Actor) -> Experience:
+    """The same with log-probs of engine, old policy and reference as a training has them: ratios from .5 to 2."""
+    from dataclasses import replace
+
+    now = actor.log_probs(experience.rollouts, groupings(experience)[5])
+    draw = torch.Generator().manual_seed(4)
+    old, engine, ref = (now + 0.3 * torch.randn(now.shape, generator=draw) for _ in range(3))
+    rollouts = replace(experience.rollouts, rollout_log_probs=engine)
+    return replace(experience, rollouts=rollouts, old_log_probs=old, ref_log_probs=ref)
 
 
 def step(role: Any, experience: Experience, groups: list[list[int]], algorithm: AlgorithmConfig) -> Any:
@@ -100,27 +111,74 @@ def groupings(experience: Experience) -> list[list[list[int]]]:
     return [*by_samples, *by_tokens, [kept[::-1]]]
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-def test_batching_changes_neither_loss_nor_gradient(
-    aggregation: str, tiny_model: Callable[[str], Path]
-) -> None:
-    experience = make_experience()
-    algorithm = AlgorithmConfig(loss_aggregation=aggregation, entropy_coef=0.01, importance_cap=1.5)
-    roles = [
-        make_role(Actor, tiny_model("qwen3")),
-        make_role(Critic, tiny_model("qwen3"), head_init="normal"),
-    ]
-    for role in roles:
-        before = [p.clone() for p in role.model.parameters()]
-        results = [step(role, experience, groups, algorithm) for groups in groupings(experience)]
-        (first, gradients), rest = results[-2], [*results[:-2], results[-1]]
-        assert len({len(groups) for groups in groupings(experience)}) >= 5
-        for result, others in rest:
-            assert result.loss == pytest.approx(first.loss, abs=1e-6)
-            assert result.metrics == pytest.approx(first.metrics, abs=1e-6)
-            assert result.grad_norm == pytest.approx(first.grad_norm, rel=1e-5)
-            assert_same_gradients(others, gradients)
-        assert all(torch.equal(a, b) for a, b in zip(before, role.model.parameters(), strict=True))
+def padded(experience: Experience) -> Experience:
+    """The same samples with more padding, and junk in it."""
+    from dataclasses import replace
+
+    def wider(x: Tensor, columns: int, junk: float) -> Tensor:
+        return torch.nn.functional.pad(x, (0, columns), value=junk)
+
+    rollouts = experience.rollouts
+    rollouts = replace(
+        rollouts,
+        prompt_tokens=wider(rollouts.prompt_tokens, 3, 5),
+        response_tokens=wider(rollouts.response_tokens, 7, 5),
+        response_mask=wider(rollouts.response_mask, 7, 0),
+        rollout_log_probs=wider(rollouts.rollout_log_probs, 7, float("nan")),
+    )
+    names = ("values", "advantages", "returns", "old_log_probs", "ref_log_probs")
+    wide = {name: wider(getattr(experience, name), 7, float("nan")) for name in names}
+    return replace(experience, rollouts=rollouts, **wide)
+
+
+KL_LOSS = {"use_kl_loss": True, "kl_loss_coef": 0.5}
+ACTOR_OPTIONS: dict[str, dict[str, Any]] = {
+    "token_mean": {},
+    "sequence_mean": {"loss_aggregation": "sequence_mean", "entropy_coef": 0.01, "importance_cap": 1.1},
+    "entropy": {"entropy_coef": 0.01},
+    "clip-higher, dual clip": {"eps_clip_high": 0.28, "eps_clip_c": 1.5},
+    "importance, token": {"importance_cap": 1.1, "importance_floor": 0.9},
+    "importance, sequence": {"importance_cap": 1.5, "importance_level": "sequence"},
+    "masked, token": {"importance_cap": 1.1, "importance_mode": "mask"},
+    "masked, sequence": {"importance_cap": 1.5, "importance_mode": "mask", "importance_level": "sequence"},
+    "k1": {**KL_LOSS, "kl_loss_type": "k1"},
+    "k2": {**KL_LOSS, "kl_loss_type": "k2"},
+    "k3, sequence_mean": {**KL_LOSS, "kl_loss_type": "k3", "loss_aggregation": "sequence_mean"},
+    "positive_nll": {"positive_nll_coef": 0.5, "positive_nll_threshold": 0.3},
+}
+CRITIC_OPTIONS: dict[str, dict[str, Any]] = {
+    "clipped": {},
+    "not clipped": {"value_clip": None},
+    "of sequences": {"loss_aggregation": "sequence_mean"},
+}
+
+
+@pytest.fixture(scope="module")
+def roles(process_group: None, tiny_model: Callable[[str], Path]) -> tuple[Any, Any]:
+    directory = tiny_model("qwen3")
+    return make_role(Actor, directory), make_role(Critic, directory, head_init="normal")
+
+
+@pytest.mark.parametrize("option", [*ACTOR_OPTIONS, *CRITIC_OPTIONS])
+def test_batching_changes_neither_loss_nor_gradient(option: str, roles: tuple[Any, Any]) -> None:
+    experience = near_the_policy(make_experience(), roles[0])
+    settings = ACTOR_OPTIONS.get(option, CRITIC_OPTIONS.get(option))
+    assert settings is not None
+    role, algorithm = roles[option in CRITIC_OPTIONS], AlgorithmConfig(**settings)
+    before = [p.clone() for p in role.model.parameters()]
+    ways = groupings(experience)
+    if option not in ("sequence_mean", "clipped"):
+        ways = ways[1::2]
+    results = [step(role, experience, groups, algorithm) for groups in ways]
+    results.insert(0, step(role, padded(experience), groupings(experience)[5], algorithm))
+    (first, gradients), rest = results[-2], [*results[:-2], results[-1]]
+    assert len({len(groups) for groups in groupings(experience)}) >= 5
+    for result, others in rest:
+        assert result.loss == pytest.approx(first.loss, abs=1e-6)
+        assert result.metrics == pytest.approx(first.metrics, abs=1e-6)
+        assert result.grad_norm == pytest.approx(first.grad_norm, rel=1e-5)
+        assert_same_gradients(others, gradients)
+    assert all(torch.equal(a, b) for a, b in zip(before, role.model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])

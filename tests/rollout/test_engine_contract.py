@@ -163,6 +163,31 @@ def assert_same_or_on_a_boundary(
     assert (cumulative - draw).abs().min() < 1e-4
 
 
+def test_a_response_goes_on_where_it_was_cut(
+    engine: RolloutEngine, actor: Actor, prompts: list[list[int]]
+) -> None:
+    settings, ids = SamplingConfig(max_new_tokens=12, temperature=0.9), list(range(len(prompts)))
+    whole = engine.generate(prompts, ids, settings, seed=5)
+    # Cut at different places; what follows has the draws of its positions, and ends where the whole one did.
+    cuts = [min(i % 5, len(g.token_ids) - 1) for i, g in enumerate(whole)]
+    begun = [[*p, *g.token_ids[:cut]] for p, g, cut in zip(prompts, whole, cuts, strict=True)]
+    rest = engine.generate(begun, ids, settings, seed=5, num_response_tokens=cuts)
+    joined = [
+        Generation(g.token_ids[:cut] + r.token_ids, g.log_probs[:cut] + r.log_probs, r.finish_reason)
+        for g, r, cut in zip(whole, rest, cuts, strict=True)
+    ]
+    for i, (one, other) in enumerate(zip(whole, joined, strict=True)):
+        assert_same_or_on_a_boundary(actor, prompts[i], one, other, ids[i], settings.temperature)
+        assert len(other.token_ids) <= 12
+    same = [one.token_ids == other.token_ids for one, other in zip(whole, joined, strict=True)]
+    assert sum(same) > len(same) * 0.9
+    # With the draws of position 0 again it would be another text.
+    anew = engine.generate(begun, ids, settings, seed=5)
+    assert sum(a.token_ids[:3] == r.token_ids[:3] for a, r in zip(anew, rest, strict=True)) < len(rest) / 2
+    with pytest.raises(ValueError, match=r"prompt 0: wanted fewer than .* max_new_tokens = 12 .*, got 12"):
+        engine.generate([[1] * 20], [0], settings, seed=0, num_response_tokens=[12])
+
+
 def test_samples_follow_the_distribution(engine: RolloutEngine, actor: Actor) -> None:
     prompt, num_samples = [5, 9, 33], 4000
     settings = SamplingConfig(max_new_tokens=1, temperature=1.5)
@@ -208,9 +233,11 @@ def test_what_ends_a_response(engine: RolloutEngine, prompts: list[list[int]]) -
 
 
 def test_the_context_ends_a_response_and_a_full_one_is_refused(engine: RolloutEngine) -> None:
-    nearly = engine.generate([[1] * 125], [0], SamplingConfig(max_new_tokens=50, ignore_eos=True), seed=0)[0]
-    assert len(nearly.token_ids) == 3
-    assert nearly.finish_reason == "length"
+    sampling = SamplingConfig(max_new_tokens=50, ignore_eos=True)
+    # The full one is done long before its neighbour.
+    nearly, neighbour = engine.generate([[1] * 125, [2, 3]], [0, 1], sampling, seed=0)
+    assert (len(nearly.token_ids), len(neighbour.token_ids)) == (3, 50)
+    assert nearly.finish_reason == neighbour.finish_reason == "length"
     for prompt, message in (
         ([], "prompt 1 is empty"),
         ([1] * 128, "prompt 1 has 128 tokens, .* context of 128"),

@@ -106,7 +106,12 @@ def test_greedy_validation_has_its_own_sampling(run_with):
     # Three greedy samples of one prompt are one sample.
     assert [set(v) for v in run.validations] == [{f"val/easy/{name}" for name in (
         "reward_mean", "reward_std", "response_length_mean", "response_truncated_fraction",
-        "response_untrainable_fraction")}] * 2  # fmt: skip
+        "response_untrainable_fraction", "response_trainable_token_fraction", "response_num_turns_mean",
+        "response_repeated_fraction", "mean_at_3", "pass_at_2", "maj_at_2", "pass_at_3", "maj_at_3")}] * 2  # fmt: skip
+    first = run.validations[0]
+    assert (
+        len({first[f"val/easy/{name}"] for name in ("mean_at_3", "pass_at_2", "maj_at_2", "maj_at_3")}) == 1
+    )
     assert run.validations[0]["val/easy/response_length_mean"] <= 3
     assert max(int(r.response_lengths.max()) for r in run.rollouts) == 5
 

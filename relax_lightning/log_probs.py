@@ -1,0 +1,54 @@
+"""Log-probs of a rollout under the policy before its update and under the reference: taken once, where first needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from relax_lightning.batch import Experience, Rollouts
+from relax_lightning.config import AlgorithmConfig
+from relax_lightning.megatron.reference import Reference
+from relax_lightning.megatron.role import Actor
+from relax_lightning.updates import Batching
+
+
+@dataclass
+class LogProbs:
+    """Forward passes by the actor's model, with its own weights or the reference's."""
+
+    algorithm: AlgorithmConfig
+    actor: Actor
+    batching: Batching
+    reference: Reference | None
+    """None where no KL term needs it."""
+
+    @property
+    def are_for_rewards(self) -> bool:
+        """Whether the rewards take the KL from them, so that they are needed before GAE."""
+        return self.algorithm.kl_coef > 0
+
+    def for_rewards(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+        """Those of the policy before the update and of the reference, both [batch, response] on CPU."""
+        assert self.reference is not None
+        groups = self._groups(rollouts)
+        old_log_probs = rollouts.rollout_log_probs
+        if self.algorithm.old_log_probs == "recompute":
+            old_log_probs = self.actor.log_probs(rollouts, groups)
+        return old_log_probs, self.reference.log_probs(rollouts, groups)
+
+    def for_losses(self, experience: Experience) -> Experience:
+        """The experience with what the actor's losses need and `for_rewards` has not taken."""
+        if self.are_for_rewards:
+            return experience
+        rollouts = experience.rollouts
+        groups = self._groups(rollouts)
+        if self.algorithm.old_log_probs == "recompute":
+            experience = replace(experience, old_log_probs=self.actor.log_probs(rollouts, groups))
+        if self.algorithm.use_kl_loss:
+            assert self.reference is not None
+            experience = replace(experience, ref_log_probs=self.reference.log_probs(rollouts, groups))
+        return experience
+
+    def _groups(self, rollouts: Rollouts) -> list[list[int]]:
+        return self.batching.groups(rollouts, list(range(len(rollouts))), self.actor.groups)
