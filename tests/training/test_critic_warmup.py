@@ -6,15 +6,19 @@ from relax_lightning.config.checkpoints import complete_iterations
 
 ROLE_METRICS = {"grad_norm", "lr"}
 OF_CRITIC = {"value_loss", "value_clipfrac", "explained_variance", *ROLE_METRICS}
-OF_ACTOR = {"pg_loss", "pg_clipfrac", "ppo_kl", "ppo_kl_k3", "entropy", *ROLE_METRICS}
+OF_ACTOR = {"pg_loss", "pg_clipfrac", "ppo_kl", "ppo_kl_k3", "entropy", "ratio_max", "ratio_mean",
+            "effective_sample_fraction", *ROLE_METRICS}  # fmt: skip
 ALWAYS = {
     *(f"critic/{name}" for name in OF_CRITIC),
     "reward/mean", "reward/std", "response/length_mean", "response/truncated_fraction",
-    "response/untrainable_fraction", "advantages/mean", "advantages/std", "values/mean", "returns/mean",
+    "response/untrainable_fraction", "response/trainable_token_fraction", "response/num_turns_mean",
+    "response/repeated_fraction", "advantages/mean", "advantages/std", "advantages/abs_max", "values/mean",
+    "values/std", "returns/mean", "returns/std", "values/bias_early", "values/bias_middle", "values/bias_late",
     "phase/rollout_seconds", "phase/critic_seconds", "phase/publish_seconds", "phase/switch_seconds",
     "perf/tokens_per_second",
 }  # fmt: skip
-WITH_ACTOR = {*(f"actor/{name}" for name in OF_ACTOR), "mismatch/log_prob_abs_diff", "phase/actor_seconds"}
+WITH_ACTOR = {*(f"actor/{name}" for name in OF_ACTOR), "mismatch/log_prob_abs_diff", "mismatch/kl_k1",
+              "mismatch/kl_k3", "phase/actor_seconds"}  # fmt: skip
 
 
 def test_five_critic_only_iterations(fit, recorder, tmp_path):
