@@ -276,7 +276,8 @@ class Actor(MegatronRole):
     def share(self) -> Share:
         """The part of the samples that this process's replica generates, when it decodes on these weights."""
         groups = self.groups
-        return Share(groups.replica, groups.num_replicas, reports=groups.reports)
+        is_alone = groups.tensor_size * groups.num_stages == 1
+        return Share(groups.replica, groups.num_replicas, reports=groups.reports, is_alone=is_alone)
 
     @property
     def peers(self) -> Peers:
