@@ -35,6 +35,8 @@ class MetricLogger(PPOCallback):
             )
         self.samples_per_table = samples_per_table
         self._enable_progress = enable_progress
+        self.screen: Progress | None = None
+        """Where progress is shown instead of this process's standard output; set by a launcher."""
         self._progress = Progress()
         self._tables: SampleTables | None = None
         self._rollouts: Rollouts | None = None
@@ -47,7 +49,8 @@ class MetricLogger(PPOCallback):
         folder = Path(trainer.default_root_dir)
         self._tables = SampleTables(folder, self.samples_per_table, max_iterations)
         self._summary = RunSummary(began=time.monotonic())
-        self._progress = make_progress(is_enabled=self._enable_progress and trainer.is_global_zero)
+        is_shown = self._enable_progress and trainer.is_global_zero
+        self._progress = self.screen or make_progress(is_enabled=is_shown)
         self._progress.start(done + 1, max_iterations)
 
     def on_phase_start(self, trainer: Trainer, module: LightningModule, phase: str) -> None:

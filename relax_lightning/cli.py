@@ -16,6 +16,7 @@ from relax_lightning.config.faults import ConfigurationError, Problem, fault
 from relax_lightning.config.files import resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.tree import Config
+from relax_lightning.errors import is_for_user, text_of
 
 USAGE = """\
 usage: relax-lightning COMMAND ...
@@ -112,18 +113,9 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, RuntimeError) as error:
-        if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1" or not _is_ours(error):
+        if not is_for_user(error):
             raise
-        return _fail("\n".join([str(error), *getattr(error, "__notes__", [])]))
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether our own code raised it, knowing what to say; what others raise keeps its traceback."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    file = "" if frame is None else frame.tb_frame.f_code.co_filename
-    return Path(file).resolve().is_relative_to(Path(__file__).resolve().parent)
+        return _fail(text_of(error))
 
 
 def parse(words: list[str], flags: tuple[str, ...] = ("print_config",)) -> Arguments:
@@ -203,9 +195,16 @@ def _run(command: str, words: list[str]) -> int:
         return 0
     _put_on_path(Path.cwd())
     resumed = None if arguments.ckpt_path is None else resumed_folder(config, arguments.ckpt_path)
+    ckpt_path = None if resumed is None else str(resumed)
+    from relax_lightning.plan.topology import launched_ranks
+
+    if config.cluster is not None and launched_ranks() is None:
+        from relax_lightning.distributed.launcher import launch
+
+        return launch("relax_lightning.lightning_cli.run", command, config, ckpt_path)
     from relax_lightning.lightning_cli import run
 
-    return run(command, config, None if resumed is None else str(resumed))
+    return run(command, config, ckpt_path)
 
 
 def _plan(words: list[str]) -> int:

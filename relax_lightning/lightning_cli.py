@@ -28,7 +28,9 @@ from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
 from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
+from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
+from relax_lightning.data.store import SampleStore  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
 from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
@@ -43,6 +45,7 @@ from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
 from relax_lightning.strategies.pool import GpuPool  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
 from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
+from relax_lightning.tracking.progress import Progress  # noqa: E402
 
 OUR_CALLBACKS = {
     "critic_only_warmup": CriticOnlyWarmup,
@@ -214,13 +217,48 @@ def _describe_run(cli: RelaxLightningCLI, logger: JournalLogger, folder: Path) -
     strategy.manifest["run_key"] = logger.run_key
 
 
-def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
+def _something_to_do(config: Config, ckpt_path: str | None) -> bool:
+    """Whether iterations are left; a fresh start puts aside what an earlier one saved."""
+    done = iterations_done(config, ckpt_path)
+    is_over = 0 < config.trainer.max_steps <= done
+    if is_over:
+        _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
+    elif done == 0:
+        put_aside_earlier_checkpoints(config)
+    return not is_over
+
+
+def _connect(
+    cli: RelaxLightningCLI,
+    store: SampleStore | None,
+    advantages: AdvantagesService | None,
+    progress: Progress | None,
+) -> None:
+    if store is not None and advantages is not None:
+        cli.datamodule.advantages.connect(store, advantages)
+    for callback in cli.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(callback, MetricLogger) and progress is not None:
+            callback.screen = progress
+
+
+def run(
+    subcommand: str,
+    config: Config,
+    ckpt_path: str | None,
+    *,
+    store: SampleStore | None = None,
+    advantages: AdvantagesService | None = None,
+    progress: Progress | None = None,
+) -> int:
     """Train or validate.
 
     Args:
         subcommand: `fit` or `validate`.
         config: Resolved and checked.
         ckpt_path: The iteration's folder to resume from, or None.
+        store: Where samples are shared with other processes; None: in this one.
+        advantages: The service that reads and writes there.
+        progress: Shows this process's progress elsewhere; None: on its own standard output.
 
     Returns:
         The exit status: 0, or 128 + the signal that ended training.
@@ -229,16 +267,12 @@ def run(subcommand: str, config: Config, ckpt_path: str | None) -> int:
     check_callbacks(config.trainer.callbacks)
     if ckpt_path is not None:
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
-    if subcommand == "fit":
-        done = iterations_done(config, ckpt_path)
-        if 0 < config.trainer.max_steps <= done:
-            _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
-            return 0
-        if done == 0:
-            put_aside_earlier_checkpoints(config)
+    if subcommand == "fit" and not _something_to_do(config, ckpt_path):
+        return 0
     folder = Path(config.trainer.default_root_dir).absolute()
     _write_config(folder, config, subcommand)
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)
+    _connect(cli, store, advantages, progress)
     for logger in cli.trainer.loggers:
         # `fast_dev_run` replaces the loggers by one that keeps nothing.
         if isinstance(logger, JournalLogger):

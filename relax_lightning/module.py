@@ -242,6 +242,7 @@ class PPOModule(LightningModule):
             if self.config.algorithm.truncation == "mask":
                 learnable = rollouts.response_mask & ~rollouts.truncated[:, None]
                 rollouts = replace(rollouts, response_mask=learnable)
+            self._data.advantages.share(rollouts, self.iteration)
             self.hooks.fire("on_rollout_end", rollouts)
         return rollouts, metrics
 

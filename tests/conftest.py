@@ -23,11 +23,15 @@ KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first; a file stays whole on one worker, and so does all that shares the one SGLang engine."""
+    """The slow ones first; a file stays on one worker, and so does what shares the SGLang engine or the Ray cluster."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
-        shared = "sglang" in item.path.name or item.path.name == "test_engine_contract.py"
-        item.add_marker(pytest.mark.xdist_group("sglang" if shared else str(item.path)))
+        group = str(item.path)
+        if "sglang" in item.path.name or item.path.name == "test_engine_contract.py":
+            group = "sglang"
+        elif item.path.parent.name == "distributed":
+            group = "ray"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ class PPODataModule(LightningDataModule):
         strategy = self.trainer.strategy
         assert isinstance(strategy, ColocateStrategy)
         self.rollout.run_folder = self.trainer.default_root_dir
-        self.rollout.peers = strategy.peers
+        self.rollout.peers = self.advantages.peers = strategy.peers
         self.rollout.setup(stage)
 
     def train_dataloader(self) -> Any:

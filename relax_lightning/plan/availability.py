@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Literal
 
 from relax_lightning.config.bridge import chosen_bridge, missing_packages
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
-from relax_lightning.plan.topology import TRAINED, launched_ranks, parallel_of
+from relax_lightning.plan.topology import TRAINED, parallel_of
 
 _LATER = "not available in this version"
 
@@ -31,5 +32,7 @@ def _of_processes(config: Config) -> Iterator[tuple[str, str]]:
         if size > 1:
             needs = f"cutting sequences needs Transformer Engine's attention and is {_LATER}"
             yield f"model.{role}.parallel.context", fault("1", size, f"{needs}: leave it out")
-    if config.cluster is not None and launched_ranks() is None:
-        yield "cluster", f"wanted null, got a cluster; several processes are {_LATER}: remove the section"
+    missing = [name for name in ("ray", "transfer_queue") if importlib.util.find_spec(name) is None]
+    if config.cluster is not None and missing:
+        wanted, change = "the packages of the extra ray", "pip install 'relax-lightning[ray]'"
+        yield "cluster", f"wanted {wanted} for it, {' and '.join(missing)} cannot be found; {change}"

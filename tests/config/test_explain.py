@@ -28,7 +28,7 @@ def test_a_key_in_full():
         "  type            a number",
         "  allowed         a number from 0 to 1",
         "  default         1.0",
-        "  read by         relax_lightning/data/advantages.py: AdvantagesDataModule.compute",
+        "  read by         relax_lightning/data/experience.py: advantages_and_returns",
         "  reference flag  --lambd",
         "  other names     gae_lambda, gae_lam, lam, lambda, lambda_",
     ]

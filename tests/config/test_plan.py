@@ -1,5 +1,6 @@
 """Checks over a whole configuration: each finding names its key, what was wanted and what to change."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -239,17 +240,25 @@ def test_what_is_allowed(base):
 def test_a_cluster_names_the_missing_role(base):
     base = [*base, "cluster.accelerator=cpu"]
     resources = "cluster.resources={actor: [1, 8], critic: [1, 8], rollout: [1, 8], advantages: [1, 0]}"
-    unavailable = (
-        "cluster: wanted null, got a cluster; several processes are not available in this version: "
-        "remove the section"
-    )
-    assert found(base, resources) == [("error", unavailable)]
+    assert found(base, resources) == []
     without = "cluster.resources={actor: [1, 8], rollout: [1, 8]}"
     assert [text for _, text in found(base, without, "cluster.colocate=false")] == [
         "cluster.resources: wanted the role critic, got none; add critic: [1, 8]",
         "cluster.resources: wanted the role advantages, got none; add advantages: [1, 0]",
         "cluster.colocate: wanted true, got false; synchronous colocate is what is supported; leave it out",
-        unavailable,
+    ]
+
+
+def test_a_cluster_needs_the_packages_of_its_extra(base, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    resources = "cluster.resources={actor: [1, 1], critic: [1, 1], rollout: [1, 1], advantages: [1, 0]}"
+    assert found(base, resources, "cluster.accelerator=cpu") == [
+        (
+            "error",
+            "cluster: wanted the packages of the extra ray for it, ray cannot be found; "
+            "pip install 'relax-lightning[ray]'",
+        )
     ]
 
 

@@ -16,11 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Keys of what is not there yet: the plan refuses them, or one value is all they can have.
 NOT_THERE_YET = {
-    "cluster.accelerator",
-    "cluster.address",
     "cluster.colocate",
-    "cluster.max_restarts",
-    "cluster.resources",
     "data.advantages.device",
     "model.actor.optimizer.cpu_offload_fraction",
     "model.algorithm.advantage_estimator",

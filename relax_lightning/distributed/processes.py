@@ -1,0 +1,64 @@
+"""Where a process of a job runs, and what it last said: known while it lives, asked for when it is dead."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_LOG_LINES = 25
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process of a job."""
+
+    pid: int
+    node: str
+    """Ray's id of its machine."""
+    address: str
+    """The machine's address in the cluster."""
+    logs: tuple[str, ...]
+    """Files that hold its standard output and error."""
+
+
+def place_here() -> Place:
+    """The place of the calling process, which Ray started: its output goes to files."""
+    logs = dict.fromkeys(str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in (1, 2))
+    context = ray.get_runtime_context()
+    return Place(os.getpid(), context.get_node_id(), ray.util.get_node_ip_address(), tuple(logs))
+
+
+def log_end(place: Place) -> str:
+    """The last lines of a process's log and where they come from, read on its own machine."""
+    if all(Path(log).is_file() for log in place.logs):
+        return _told(place, last_lines(place.logs))
+    strategy = NodeAffinitySchedulingStrategy(place.node, soft=False)
+    read = ray.remote(last_lines).options(num_cpus=0, scheduling_strategy=strategy, max_retries=0)
+    try:
+        lines = ray.get(read.remote(place.logs), timeout=_SECONDS)
+    except RayError as error:
+        return (
+            f"its log on {place.address}, {' and '.join(place.logs)}, cannot be read ({type(error).__name__})"
+        )
+    return _told(place, lines)
+
+
+def last_lines(paths: tuple[str, ...]) -> list[str]:
+    """The last lines of files, one file after the other, without the marks that Ray leaves there."""
+    lines: list[str] = []
+    for path in paths:
+        with Path(path).open(errors="replace") as file:
+            kept = (line.rstrip() for line in file if line.strip() and not line.startswith(":"))
+            lines += deque(kept, maxlen=_LOG_LINES)
+    return lines or ["(nothing)"]
+
+
+def _told(place: Place, lines: list[str]) -> str:
+    return "\n  ".join([f"the end of its log on {place.address}, {' and '.join(place.logs)}:", *lines])

@@ -1,0 +1,133 @@
+"""Jobs on a real Ray cluster: what they exchange, what they show, and how each of their parts may die."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relax_lightning.config.loader import load, resolve
+
+ray = pytest.importorskip("ray")
+
+from relax_lightning.distributed.interruptions import Interruptions  # noqa: E402
+from relax_lightning.distributed.job import Job, LostPartError, RankError, Task  # noqa: E402
+from relax_lightning.distributed.placement import Demand, SharedGroup  # noqa: E402
+from relax_lightning.distributed.screen import Screen  # noqa: E402
+
+DIGITS = Path(__file__).resolve().parent.parent / "training" / "digits.yaml"
+CONFIG = resolve(load([str(DIGITS)], []))
+RANK_1 = "rank 1 (actor, critic and rollout)"
+
+
+@pytest.fixture(scope="module")
+def group(address):
+    """A placement group of two CPU ranks."""
+    ray.init(address=address, namespace="test-job", log_to_driver=False, logging_level=logging.ERROR)
+    with SharedGroup(Demand(2, "CPU")) as group:
+        yield group
+    ray.shutdown()
+
+
+def run(job, work, number=None):
+    """The status of a job whose ranks do a work of works.py."""
+    return job.run(Task(f"works.{work}", "fit", CONFIG, number), Screen(is_enabled=True), Interruptions())
+
+
+def when(path, act):
+    """Act in a thread as soon as a file is there."""
+
+    def wait():
+        while not path.exists():
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def gone(job):
+    """Whether no process of a job lives, waiting for the kills to take effect."""
+    deadline = time.monotonic() + 10
+    pids = [place.pid for place in job.places.values()]
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return len(pids) >= 4 and not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_two_jobs_on_one_cluster_exchange_samples_bit_for_bit(group, tmp_path, monkeypatch, capfd):
+    """Both use the same names of partitions, at the same time, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    with SharedGroup(Demand(1, "CPU")) as first, SharedGroup(Demand(1, "CPU")) as second:
+        with Job("a", first, 1) as a, Job("b", second, 1) as b:
+            statuses = {}
+            threads = [
+                threading.Thread(target=lambda j=job, s=seed: statuses.update({s: run(j, "exchange", s)}))
+                for job, seed in ((a, "1"), (b, "2"))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert statuses == {"1": 0, "2": 0}
+        assert gone(a) and gone(b)
+    printed = capfd.readouterr().out
+    assert "exchanged 0 1\n" in printed and "exchanged 0 2\n" in printed
+
+
+def test_the_terminal_shows_rank_0_and_a_signal_reaches_every_rank(group, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with Interruptions() as interruptions, Job("show", group, 2) as job:
+        thread = when(tmp_path / "begun-1", lambda: os.kill(os.getpid(), signal.SIGINT))
+        task = Task("works.show", "fit", CONFIG, None)
+        assert job.run(task, Screen(is_enabled=True), interruptions) == 130
+        thread.join()
+    out, err = capfd.readouterr()
+    assert out.startswith(f"hello of rank 0, fit, {tmp_path.name}\niteration 1/2  reward  0.250")
+    assert out.endswith("\nsaved after SIGINT\n")
+    assert "mind rank 0" in err and err.endswith("no end of line\n")
+    assert "SIGINT: this iteration ends, then the run is saved; a second SIGINT aborts at once" in err
+    assert "rank 1" not in out + err
+    assert gone(job)
+
+
+def test_an_exception_is_told_once_with_rank_and_phase(group, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with Job("fail", group, 2) as job, pytest.raises(RankError) as caught:
+        run(job, "fail")
+    message = str(caught.value)
+    assert message.startswith("rank 1, actor phase: Traceback")
+    assert message.endswith("ValueError: nothing but trouble") and message.count("trouble") == 2
+    assert "trouble" not in "".join(capfd.readouterr())
+    assert gone(job)
+
+
+@pytest.mark.parametrize("name", [RANK_1, "the sample store", "the advantages service", "the coordinator"])
+def test_a_killed_part_is_named_at_once(group, tmp_path, monkeypatch, name):
+    """Rank 0 waits for rank 1 in a collective when that is killed; else one rank exchanges samples."""
+    monkeypatch.chdir(tmp_path)
+    killed = []
+
+    def kill():
+        killed.append(time.monotonic())
+        os.kill(job.places[name].pid, signal.SIGKILL)
+
+    is_rank = name == RANK_1
+    with Job(f"kill-{len(name)}", group, 2 if is_rank else 1) as job:
+        thread = when(tmp_path / "begun", kill)
+        with pytest.raises(LostPartError) as caught:
+            run(job, "fail" if is_rank else "keep_exchanging", "wait")
+        assert time.monotonic() - killed[0] < 30
+        thread.join()
+    message = str(caught.value)
+    pid = job.places[name].pid
+    assert message.startswith(f"{name} was killed or crashed (process {pid} on ")
+    assert f"-{pid}.out" in message
+    if is_rank:
+        assert message.endswith("waiting to be killed")
+    assert gone(job)
