@@ -21,6 +21,10 @@ class PeerError(RuntimeError):
     """Another process of the job could not do its part."""
 
 
+class BrokenExchange(PeerError):
+    """An error in the midst of an exchange with some processes, which cannot be told to all: this process ends."""
+
+
 @dataclass(frozen=True)
 class Peers:
     """This process among those of its job; alone, every exchange is the identity.
@@ -60,6 +64,7 @@ class Peers:
 
         Raises:
             PeerError: Another process failed; its own error is raised there.
+            BrokenExchange: `action` raised it; the others notice that this process ends.
         """
         if self.size == 1:
             return [action()]
@@ -67,6 +72,8 @@ class Peers:
         error: Exception | None = None
         try:
             answer = action()
+        except BrokenExchange:
+            raise
         except Exception as raised:  # noqa: BLE001 the others must learn of it, whatever it is
             error = raised
         text = None if error is None else f"{type(error).__name__}: {error}"

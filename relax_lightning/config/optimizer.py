@@ -23,7 +23,10 @@ class OptimizerConfig:
     )
     min_lr: float = key(0.0, "learning rate at the end of the decay")
     distributed: bool = key(True, "shard the optimizer state over data-parallel ranks")
-    cpu_offload_fraction: float = key(0.0, "share of the optimizer state stepped on the host, 0 to 1")
+    cpu_offload_fraction: float = key(
+        0.0,
+        "share of the parameters whose main weights and moments are on the host and stepped there, 0 to 1",
+    )
 
     def __post_init__(self) -> None:
         _check(self)

@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.optimizer import adam_step, inner_optimizers
+from relax_lightning.megatron.optimizer import adam_step, inner_optimizers, main_weights_on_device
 
 if TYPE_CHECKING:
     from relax_lightning.megatron.model import PolicyModel
@@ -29,7 +29,7 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
     # For asynchronous saving Megatron starts a manager process, which imports the caller's main script again and
     # outlives the save; ours is synchronous, so a queue in this process does.
     filesystem_async._results_queue = queue.Queue()  # pyright: ignore[reportAttributeAccessIssue]
-    with cuda_stand_in(), _quiet():
+    with cuda_stand_in(), _quiet(), main_weights_on_device(role.optimizer, changed=False):
         metadata = _metadata(role.model)
         model = role.model.sharded_state_dict(metadata=metadata)
         with _places_without_padding(role):
@@ -56,10 +56,12 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
     """
     if weights_only:
         load_model_weights(role.model, directory)
-        role.optimizer.reload_model_params()
+        with main_weights_on_device(role.optimizer, changed=True):
+            role.optimizer.reload_model_params()
         return
     path = _checked(directory)
-    with cuda_stand_in(), torch.no_grad(), _quiet():
+    changing = main_weights_on_device(role.optimizer, changed=True)
+    with cuda_stand_in(), torch.no_grad(), _quiet(), changing:
         metadata = _metadata(role.model)
         model = role.model.sharded_state_dict(metadata=metadata)
         with _places_without_padding(role):
@@ -120,7 +122,7 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
         outer.load_parameter_state_from_fully_reshardable(parameters)
     for inner, step in zip(inner_optimizers(role.optimizer), steps, strict=True):
         for parameter, values in inner.state.items():
-            inner.state[parameter] = {"step": adam_step(parameter, step[parameter]), **values}
+            inner.state[parameter] = {"step": adam_step(values["exp_avg"], step[parameter]), **values}
 
 
 @contextmanager

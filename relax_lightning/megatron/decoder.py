@@ -85,7 +85,8 @@ class MegatronDecoder:
         heads = config.num_query_groups // config.tensor_model_parallel_size  # pyright: ignore[reportOptionalOperand]
         size, dtype = config.kv_channels, config.params_dtype
         assert size is not None
-        return KVCache(len(self._model.decoder.layers), num_rows, heads, capacity, size, dtype, device)
+        layers = [int(layer.layer_number) - 1 for layer in self._model.decoder.layers]  # pyright: ignore[reportArgumentType]
+        return KVCache(layers, num_rows, heads, capacity, size, dtype, device)
 
     def _prefill(self, prompts: Sequence[Sequence[int]], first_row: int, device: torch.device) -> Tensor:
         lengths = tuple(len(p) for p in prompts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,16 +12,17 @@ from torch import Tensor
 
 
 class KVCache:
-    """Keys and values of every layer, one row a sequence.
+    """Keys and values of every layer of a pipeline stage, one row a sequence.
 
     Args:
-        num_layers, num_rows, num_heads, capacity, head_size: shape of the cache, one
+        layers: Numbers of the layers in the whole model, from 0.
+        num_rows, num_heads, capacity, head_size: shape of the cache, one
             [rows, heads, capacity, head_size] tensor for keys and one for values a layer.
     """
 
     def __init__(
         self,
-        num_layers: int,
+        layers: Iterable[int],
         num_rows: int,
         num_heads: int,
         capacity: int,
@@ -29,14 +31,15 @@ class KVCache:
         device: torch.device,
     ) -> None:
         shape = (num_rows, num_heads, capacity, head_size)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        numbers = list(layers)
+        self.keys = {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in numbers}
+        self.values = {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in numbers}
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows, in the given order; `rows` [kept] int64 may repeat a row."""
         for tensors in (self.keys, self.values):
-            for layer in range(len(tensors)):
-                tensors[layer] = tensors[layer].index_select(0, rows)
+            for layer, tensor in tensors.items():
+                tensors[layer] = tensor.index_select(0, rows)
 
 
 @dataclass

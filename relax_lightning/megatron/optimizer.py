@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from relax_lightning import config as configuration
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.groups import ModelGroups
+from relax_lightning.megatron.host_optimizer import HostAdamW
 from relax_lightning.megatron.model import PolicyModel
 
 
@@ -33,7 +35,11 @@ def build_optimizer(
     dtype: torch.dtype,
     groups: ModelGroups,
 ) -> MegatronOptimizer:
-    """Megatron's AdamW over the wrapped model. Learning rate and weight decay are set by the schedule."""
+    """Megatron's AdamW over the wrapped model. Learning rate and weight decay are set by the schedule.
+
+    Raises:
+        ValueError: A part is to be stepped on the host, but Megatron does not use torch's AdamW.
+    """
     megatron_config = OptimizerConfig(
         optimizer="adam",
         lr=optimizer.lr,
@@ -52,9 +58,11 @@ def build_optimizer(
         built = get_megatron_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
         )
-    for inner in inner_optimizers(built):
-        _fuse(inner)
-        _allocate_moments(inner)
+    for part in _parts(built):
+        _fuse(part.optimizer)
+        if optimizer.cpu_offload_fraction:
+            part.optimizer = _on_host(part.optimizer, optimizer.cpu_offload_fraction, model)
+        _allocate_moments(part.optimizer)
     return built
 
 
@@ -99,23 +107,87 @@ def _fuse(inner: Any) -> None:
             group["fused"] = True
 
 
+def _on_host(inner: Any, fraction: float, model: DistributedDataParallel) -> HostAdamW:
+    if not isinstance(inner, torch.optim.AdamW):
+        raise ValueError(
+            f"optimizer.cpu_offload_fraction: wanted torch's AdamW, got {type(inner).__name__} of Transformer Engine "
+            "or Apex, which Megatron prefers; uninstall it, or leave the fraction out"
+        )
+    return HostAdamW(inner, fraction, {p.untyped_storage().data_ptr() for p in model.parameters()})
+
+
 def _allocate_moments(inner: Any) -> None:
     """Adam's state from the start, so that a role that has not stepped yet can be saved like any other."""
+    held = inner.held if isinstance(inner, HostAdamW) else {}
     for group in inner.param_groups:
         for parameter in group["params"]:
+            if parameter in held:
+                moments = (held[parameter].exp_avg, held[parameter].exp_avg_sq)
+            else:
+                moments = (torch.zeros_like(parameter), torch.zeros_like(parameter))
             inner.state[parameter] = {
-                "step": adam_step(parameter, 0.0),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                "step": adam_step(moments[0], 0.0),
+                "exp_avg": moments[0],
+                "exp_avg_sq": moments[1],
             }
 
 
-def adam_step(parameter: Tensor, value: float) -> Tensor:
-    """The step counter that the fused AdamW keeps beside each parameter's moments."""
-    return torch.tensor(value, dtype=torch.float32, device=parameter.device)
+def adam_step(moment: Tensor, value: float) -> Tensor:
+    """The step counter that the fused AdamW keeps beside each parameter's moments, on their device."""
+    return torch.tensor(value, dtype=torch.float32, device=moment.device)
+
+
+def _parts(optimizer: MegatronOptimizer) -> list[Any]:
+    return getattr(optimizer, "chained_optimizers", [optimizer])
 
 
 def inner_optimizers(optimizer: MegatronOptimizer) -> Iterator[Any]:
     """The torch optimizers inside, whichever way Megatron chained and wrapped them."""
-    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+    for part in _parts(optimizer):
         yield part.optimizer
+
+
+def device_tensors(optimizer: MegatronOptimizer) -> list[Tensor]:
+    """Parameters that are stepped on the device, and their state."""
+    found: list[Tensor] = []
+    for inner in inner_optimizers(optimizer):
+        held = inner.held if isinstance(inner, HostAdamW) else {}
+        for parameter, values in inner.state.items():
+            if parameter not in held:
+                found += [parameter.data, *values.values()]
+    return found
+
+
+@contextmanager
+def main_weights_on_device(optimizer: MegatronOptimizer, *, changed: bool) -> Iterator[None]:
+    """All main weights on the device inside the block, where Megatron reads and writes them to save and load.
+
+    Args:
+        optimizer: Of a role.
+        changed: Whether the block sets weights, so that the host has to take its share of them.
+    """
+    on_host = _host_parts(optimizer)
+    for inner in on_host:
+        inner.bring_weights()
+    try:
+        yield
+        if changed:
+            for inner in on_host:
+                inner.take_weights()
+    finally:
+        for inner in on_host:
+            inner.release()
+
+
+@contextmanager
+def main_weights_released(optimizer: MegatronOptimizer) -> Iterator[None]:
+    """Around a step: afterwards the main weights that the host holds have no device memory."""
+    try:
+        yield
+    finally:
+        for inner in _host_parts(optimizer):
+            inner.release()
+
+
+def _host_parts(optimizer: MegatronOptimizer) -> list[HostAdamW]:
+    return [inner for inner in inner_optimizers(optimizer) if isinstance(inner, HostAdamW)]

@@ -27,7 +27,13 @@ from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.microbatch import Microbatch, empty_microbatch, pack
 from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
-from relax_lightning.megatron.optimizer import build_optimizer, build_schedule, inner_optimizers, wrap_model
+from relax_lightning.megatron.optimizer import (
+    build_optimizer,
+    build_schedule,
+    device_tensors,
+    main_weights_released,
+    wrap_model,
+)
 from relax_lightning.peers import Peers
 from relax_lightning.rollout.engine import Share
 
@@ -162,7 +168,8 @@ class MegatronRole:
 
         Args:
             tag: `weights`; `gradients` (zeroed at the start of every step, so worth nothing between steps); or
-                `optimizer` (main weights and moments, as far as they are not the weights themselves).
+                `optimizer` (main weights and moments, as far as they are neither the weights themselves nor on the
+                host for good).
         """
         weights = [parameter.data for parameter in self.model.parameters()]
         if tag == "weights":
@@ -170,10 +177,7 @@ class MegatronRole:
         if tag == "gradients":
             return [buffer.grad_data for buffer in cast(Any, self.ddp).buffers]
         held = {tensor.untyped_storage().data_ptr() for tensor in weights}
-        state = []
-        for inner in inner_optimizers(self.optimizer):
-            state += [parameter.data for group in inner.param_groups for parameter in group["params"]]
-            state += [value for values in inner.state.values() for value in values.values()]
+        state = device_tensors(self.optimizer)
         # Scalars such as Adam's step stay: they are too small to be worth a move.
         return [t for t in state if t.numel() > 1 and t.untyped_storage().data_ptr() not in held]
 
@@ -240,7 +244,8 @@ class MegatronRole:
         for group in self.optimizer.param_groups:
             group["lr"] *= lr_scale
         lr = float(self.optimizer.param_groups[0]["lr"])
-        self.optimizer.step()
+        with main_weights_released(self.optimizer):
+            self.optimizer.step()
         self.schedule.step(1)
         self.num_steps_done += 1
         return lr
@@ -271,7 +276,8 @@ class Actor(MegatronRole):
     def share(self) -> Share:
         """The part of the samples that this process's replica generates, when it decodes on these weights."""
         groups = self.groups
-        return Share(groups.replica, groups.num_replicas, reports=groups.reports)
+        is_alone = groups.tensor_size * groups.num_stages == 1
+        return Share(groups.replica, groups.num_replicas, reports=groups.reports, is_alone=is_alone)
 
     @property
     def peers(self) -> Peers:

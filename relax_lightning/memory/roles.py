@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relax_lightning.config.model import ParallelConfig
@@ -19,14 +20,17 @@ BUCKET_ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class RoleMemory:
-    """Bytes that one rank holds of a role between its steps; the fused AdamW adds nothing to them."""
+    """Bytes that one rank holds of a role between its steps; the fused AdamW adds nothing to what it steps on a GPU."""
 
     weights: int
     gradients: int
     optimizer: int
     """Main weights and both moments of Adam, as far as they are on the device."""
     host_optimizer: int
-    """The share that `cpu_offload_fraction` moves to the host, with its pinned gradients."""
+    """What `cpu_offload_fraction` puts in host memory: weights, gradients and both moments of that share."""
+    returned_weights: int = 0
+    """Main weights of the host's share, which are on the device at the end of every step, until Megatron has copied
+    them to the model's."""
 
     @property
     def total(self) -> int:
@@ -51,8 +55,7 @@ def role_memory(
     * Optimizer: fp32 main weights where the model's dtype is not fp32, and exp_avg and exp_avg_sq in fp32
       (core/optimizer/distrib_optimizer.py: _build_model_and_main_param_groups; optimizer.py:
       Float16OptimizerWithFloat16Params, FP32Optimizer). The distributed one keeps a rank's share of each bucket.
-    * Offload: core/optimizer/cpu_offloading/hybrid_optimizer.py copies whole parameters until the fraction is reached;
-      here it is the fraction itself. Beside its state, the host holds a pinned fp32 copy of the gradients.
+    * Offload: `megatron/host_optimizer.py: HostAdamW` holds whole parameters of a rank's share: `host_share`.
 
     Args:
         architecture: The trunk.
@@ -64,7 +67,7 @@ def role_memory(
         stage: Pipeline stage; None: the one that holds most.
 
     Returns:
-        The bytes of the rank with the largest share of the optimizer.
+        The most that any rank holds, of each part.
 
     Raises:
         ValueError: Heads, widths or layers do not divide over the ranks.
@@ -79,18 +82,49 @@ def _stage_memory(held: list[Parameter], optimizer: OptimizerConfig, dtype: str,
     element = element_bytes(dtype)
     if optimizer.distributed:
         layout = buffer_layout(held, ranks)
-        buffer, owned = layout.size, max(layout.share(rank) for rank in range(ranks))
+        buffer, owned = layout.size, [layout.shards(rank) for rank in range(ranks)]
     else:
-        buffer = owned = sum(p.size for p in held)
-    state = (2 if element == FP32 else 3) * FP32
-    on_host = optimizer.cpu_offload_fraction
+        owned = [[p.size for p in held]]
+        buffer = sum(owned[0])
+    main = 0 if element == FP32 else FP32
+    on_host = [_sum_on_host(sizes, optimizer.cpu_offload_fraction) for sizes in owned]
+    on_device = [sum(sizes) - host for sizes, host in zip(owned, on_host, strict=True)]
     return RoleMemory(
         weights=buffer * element,
         gradients=buffer * FP32,
-        optimizer=round(owned * state * (1 - on_host)),
-        # Main weights (or a copy of fp32 ones), both moments, and the gradients.
-        host_optimizer=round(owned * 4 * FP32 * on_host),
+        optimizer=max(on_device) * (main + 2 * FP32),
+        host_optimizer=max(on_host) * 4 * FP32,
+        returned_weights=max(on_host) * main,
     )
+
+
+def host_share(sizes: Sequence[int], fraction: float) -> list[int]:
+    """Which parameters the host steps, whole ones: together as near to the fraction as filling it allows.
+
+    The largest first as long as they do not exceed it, then the smallest other where that comes closer.
+
+    Args:
+        sizes: Elements of each parameter, or of a rank's part of it.
+        fraction: Of all elements, 0 to 1.
+
+    Returns:
+        Their indices, in order.
+    """
+    wanted, taken, chosen = fraction * sum(sizes), 0, set[int]()
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        if taken + sizes[index] <= wanted:
+            chosen.add(index)
+            taken += sizes[index]
+    others = [index for index in range(len(sizes)) if index not in chosen]
+    if others:
+        smallest = min(others, key=lambda index: sizes[index])
+        if taken + sizes[smallest] - wanted < wanted - taken:
+            chosen.add(smallest)
+    return sorted(chosen)
+
+
+def _sum_on_host(sizes: Sequence[int], fraction: float) -> int:
+    return sum(sizes[index] for index in host_share(sizes, fraction))
 
 
 @dataclass(frozen=True)
@@ -114,11 +148,15 @@ class BufferLayout:
 
         Megatron-Core's core/optimizer/distrib_optimizer.py: _build_model_gbuf_range.
         """
-        owned = 0
+        return sum(self.shards(rank))
+
+    def shards(self, rank: int) -> list[int]:
+        """Elements of each parameter of which a rank has a part."""
+        owned: list[int] = []
         for start, end in self.buckets:
             part = (end - start) // self.ranks
             low, high = start + rank * part, start + (rank + 1) * part
-            owned += sum(max(0, min(high, e) - max(low, s)) for s, e in self.spans)
+            owned += [min(high, e) - max(low, s) for s, e in self.spans if min(high, e) > max(low, s)]
         return owned
 
 

@@ -24,15 +24,6 @@ def _of_model(config: Config) -> Iterator[tuple[str, str]]:
     if chosen_bridge(config.model) == "megatron_bridge" and not missing_packages():
         message = fault("builtin", "megatron_bridge", f"training what it loads is {_LATER}")
         yield "model.bridge", message
-    fractions = {
-        "actor": config.model.actor.optimizer.cpu_offload_fraction,
-        "critic": config.model.critic.optimizer.cpu_offload_fraction,
-    }
-    for role, fraction in fractions.items():
-        # The critic follows the actor unless it says otherwise: one line for both.
-        if fraction and (role == "actor" or fraction != fractions["actor"]):
-            key = f"model.{role}.optimizer.cpu_offload_fraction"
-            yield key, fault("0", fraction, f"stepping on the host is {_LATER}: leave it out")
 
 
 def _of_processes(config: Config) -> Iterator[tuple[str, str]]:

@@ -124,10 +124,12 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
 
 def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budget: int | None) -> Parts:
     dtype = memory.resolved_dtype(config.model.dtype, on_gpu=on_gpu)
-    holdings, host = _role_holdings(config, architecture, dtype)
+    roles = _roles(config, architecture, dtype)
     working: dict[str, int] = dict.fromkeys(phases_of(config), 0)
-    for role in TRAINED:
-        working[role] = _activations(config, architecture, role, dtype, on_gpu)
+    for role, held in roles.items():
+        # Activations are gone when the optimizer steps.
+        working[role] = max(_activations(config, architecture, role, dtype, on_gpu), held.returned_weights)
+    holdings, host = _role_holdings(roles)
     if "reference" in working:
         # A bound from above: without gradients less is kept than between layers that are computed again.
         working["reference"] = _activations(config, architecture, "actor", dtype, on_gpu, forward_only=True)
@@ -147,17 +149,25 @@ def _parts(config: Config, architecture: memory.Architecture, on_gpu: bool, budg
     return Parts([h for h in holdings if h.size], working, host)
 
 
-def _role_holdings(
+def _roles(
     config: Config, architecture: memory.Architecture, dtype: str
-) -> tuple[list[Holding], dict[str, int]]:
-    """What actor and critic hold on one GPU, and on the host from the start."""
+) -> dict[RoleName, memory.RoleMemory]:
     actor = config.model.actor.optimizer
     optimizers = {"actor": actor, "critic": config.model.critic.optimizer.following(actor)}
-    holdings: list[Holding] = []
-    host: dict[str, int] = {}
+    found: dict[RoleName, memory.RoleMemory] = {}
     for role in TRAINED:
         parallel, data = parallel_of(config, role), data_parallel_size(config, role) or 1
-        held = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
+        found[role] = memory.role_memory(architecture, parallel, optimizers[role], dtype, role, data)
+    return found
+
+
+def _role_holdings(
+    roles: dict[RoleName, memory.RoleMemory],
+) -> tuple[list[Holding], dict[str, int]]:
+    """What actor and critic hold on one GPU, and on the host from the start."""
+    holdings: list[Holding] = []
+    host: dict[str, int] = {}
+    for role, held in roles.items():
         sizes = {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer}
         holdings += [Holding(role, tag, size) for tag, size in sizes.items()]
         if held.host_optimizer:
@@ -244,7 +254,7 @@ def _planned_fraction(config: Config, architecture: memory.Architecture, dtype: 
     free = budget - CUDA_CONTEXT
     stays = 0
     if config.strategy.offload == "never":
-        stays = sum(h.size for h in _role_holdings(config, architecture, dtype)[0])
+        stays = sum(h.size for h in _role_holdings(_roles(config, architecture, dtype))[0])
     most = 1 - (ENGINE_WORKING + stays) / free
     weights = memory.parameters(architecture, tensor, "actor") * memory.element_bytes(dtype)
     samples, length = samples_per_iteration(config), longest_sample(config)

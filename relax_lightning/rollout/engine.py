@@ -42,12 +42,14 @@ class Share:
         count: Engines, or replicas of the model, that generate at the same time.
         generates: Whether this process calls `generate`; false beside an engine that another process drives.
         reports: Whether the answer of this process is the one that counts.
+        is_alone: Whether no other process works on this part; else an error here leaves them in the middle of it.
     """
 
     index: int = 0
     count: int = 1
     generates: bool = True
     reports: bool = True
+    is_alone: bool = True
 
     def rows(self, num_samples: int) -> range:
         """The samples of this part: one run of neighbours, so that samples of a prompt stay together."""

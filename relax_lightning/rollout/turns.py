@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.peers import ALONE, Peers
+from relax_lightning.peers import ALONE, BrokenExchange, Peers
 from relax_lightning.rollout.engine import Generation, RolloutEngine, Tokenizer
 
 
@@ -188,18 +188,25 @@ class TurnEngine:
         def generate() -> tuple[int, list[Generation]] | None:
             if not share.generates or not rows:
                 return None
-            mine = [samples[row] for row in rows]
-            answers = self._engine.generate(
-                [sample.prompt_token_ids + sample.token_ids for sample in mine],
-                [sample.sample_id for sample in mine],
-                sampling,
-                self._seed,
-                [len(sample.token_ids) for sample in mine],
-            )
+            answers = self._ask_engine([samples[row] for row in rows], sampling)
             return (share.index, answers) if share.reports else None
 
         parts = dict(part for part in self._peers.collect(generate) if part is not None)
         return [generation for _, answers in sorted(parts.items()) for generation in answers]
+
+    def _ask_engine(self, samples: Sequence[Sample], sampling: SamplingConfig) -> list[Generation]:
+        try:
+            return self._engine.generate(
+                [sample.prompt_token_ids + sample.token_ids for sample in samples],
+                [sample.sample_id for sample in samples],
+                sampling,
+                self._seed,
+                [len(sample.token_ids) for sample in samples],
+            )
+        except Exception as error:
+            if self._engine.share.is_alone:
+                raise
+            raise BrokenExchange(f"{type(error).__name__}: {error}") from error
 
     def room(self, sample: Sample) -> int:
         """How many tokens the response may still have."""

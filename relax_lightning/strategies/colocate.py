@@ -105,7 +105,8 @@ class ColocateStrategy(ParallelStrategy):
         self.verify_publish = verify_publish
         """Whether the engine's weights are compared with the actor's after every publication."""
         self.is_dirty = False
-        """Whether an iteration is under way, or was broken off: then actor and critic may not belong together."""
+        """Whether an iteration is under way, or one was broken off since the roles were built or loaded: then actor
+        and critic may not belong together."""
         self.phase_metrics: dict[str, float] = {}
         """`phase/*_seconds` and `memory/*` of the iteration so far."""
         self.manifest: dict[str, Any] = {}
@@ -115,11 +116,12 @@ class ColocateStrategy(ParallelStrategy):
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """One PPO iteration. While it runs, and after it broke off, nothing can be saved."""
+        """One PPO iteration. While it runs, and after one broke off, nothing can be saved."""
         self.phase_metrics = {"phase/switch_seconds": 0.0}
+        one_broke_off = self.is_dirty
         self.is_dirty = True
         yield
-        self.is_dirty = False
+        self.is_dirty = one_broke_off
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -224,8 +226,8 @@ class ColocateStrategy(ParallelStrategy):
         """
         if self.is_dirty:
             raise RuntimeError(
-                "refused to save in the middle of an iteration: the critic may be one step ahead of the actor; "
-                "save after on_iteration_end"
+                "refused to save in the middle of an iteration, or after one broke off: the critic may be one step "
+                "ahead of the actor; save after on_iteration_end, or load a checkpoint first"
             )
         iteration = iteration_of(filepath)
         if iteration is None:
@@ -285,6 +287,7 @@ class ColocateStrategy(ParallelStrategy):
                 self._roles[name].load(folder)
             except (OSError, EOFError, RuntimeError, UnpicklingError, CheckpointException) as error:
                 raise _damaged(self._resume_folder, error) from error
+        self.is_dirty = False
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Empty: the roles are saved by themselves."""

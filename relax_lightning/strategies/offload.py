@@ -53,31 +53,37 @@ class TensorGroup:
         return sum(storage.nbytes() for storage in self._storages())
 
     def offload(self) -> None:
-        """Copy to the host and free the device memory; nothing when they are away already."""
+        """Copy to the host and free the device memory; nothing when they are away already.
+
+        Whatever is raised, `onload` brings all of them back.
+        """
         if self._away:
             return
         storages = [(storage, storage.nbytes()) for storage in self._storages()]
         if self._keeps:
             self._copy(storages, to_device=False)
+        # From here on the arena has them all, and they are away, however few are freed yet.
+        self._away = storages
         for storage, _ in storages:
             storage.resize_(0)
-        self._away = storages
 
     def onload(self) -> None:
         """Take the device memory again and copy back; nothing when they are there.
 
+        Whatever is raised, they are still away as a whole.
+
         Raises:
-            torch.OutOfMemoryError: There is no room; then they are still away as a whole.
+            torch.OutOfMemoryError: There is no room.
         """
         try:
             for storage, size in self._away:
                 storage.resize_(size)
-        except torch.OutOfMemoryError:
+            if self._keeps:
+                self._copy(self._away, to_device=True)
+        except BaseException:
             for storage, _ in self._away:
                 storage.resize_(0)
             raise
-        if self._keeps:
-            self._copy(self._away, to_device=True)
         self._away = []
 
     def _copy(self, storages: list[tuple[torch.UntypedStorage, int]], *, to_device: bool) -> None:

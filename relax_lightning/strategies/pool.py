@@ -42,6 +42,7 @@ class GpuPool:
     working: Mapping[str, int] = field(default_factory=dict)
     _residents: dict[str, Resident] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
+    _leaving: set[tuple[str, str]] = field(default_factory=set)
     _plan: dict[str, list[Holding]] | None = None
     _wait: Callable[[], None] | None = None
 
@@ -83,14 +84,18 @@ class GpuPool:
         self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
         if self._wait is not None:
             self._wait()
-        for owner, tag in sorted(self._uses(phase) & self._away):
+        for owner, tag in sorted(self._uses(phase) & (self._away | self._leaving)):
             self._residents[owner].onload(tag)
             self._away.discard((owner, tag))
+            self._leaving.discard((owner, tag))
 
     def _send_away(self, going: set[tuple[str, str]]) -> None:
         for owner, tag in sorted(going):
+            # Where this breaks off it may have left or not: it is sent away again, and fetched when it is used.
+            self._leaving.add((owner, tag))
             self._residents[owner].offload(tag)
             self._away.add((owner, tag))
+            self._leaving.discard((owner, tag))
         if going and torch.cuda.is_available():
             # Another process takes the room that this one's allocator would keep.
             torch.cuda.empty_cache()

@@ -14,22 +14,32 @@ from torch.utils._pytree import tree_leaves
 
 from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.host_optimizer import HostAdamW
 from relax_lightning.megatron.optimizer import inner_optimizers
+from relax_lightning.memory import RoleMemory
 
 
-def allocated(role: Any) -> tuple[int, int, int]:
-    """Bytes of the unique storages behind a role's weights, gradients and optimizer state.
+def allocated(role: Any) -> tuple[int, int, int, int]:
+    """Bytes of the unique storages behind a role's weights, gradients, optimizer state, and what the host steps.
 
     Adam's count of steps is left out: 4 bytes a parameter, on the host.
     """
     weights = _storages(role.model.parameters())
     gradients = _storages(buffer.grad_data for buffer in role.ddp.buffers)
-    state = []
+    state, blocks = [], []
     for inner in inner_optimizers(role.optimizer):
+        blocks += [inner.block] if isinstance(inner, HostAdamW) else []
         for parameter, values in inner.state.items():
             state += [parameter, *(tensor for name, tensor in values.items() if name != "step")]
-    optimizer = {key: size for key, size in _storages(state).items() if key not in weights}
-    return sum(weights.values()), sum(gradients.values()), sum(optimizer.values())
+    host = _storages(blocks)
+    optimizer = {key: size for key, size in _storages(state).items() if key not in {*weights, *host}}
+    kinds = (weights, gradients, optimizer, host)
+    return tuple(sum(sizes.values()) for sizes in kinds)  # pyright: ignore[reportReturnType]
+
+
+def planned_bytes(memory: RoleMemory) -> tuple[int, int, int, int]:
+    """The same four, as planned."""
+    return memory.weights, memory.gradients, memory.optimizer, memory.host_optimizer
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:

@@ -21,7 +21,7 @@ from relax_lightning.megatron.groups import destroy_groups, initialize_groups
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.role import Actor, Critic
 from relax_lightning.memory import activations, role_memory
-from tests.megatron.allocations import allocated, counting_saved, held_by
+from tests.megatron.allocations import allocated, counting_saved, held_by, planned_bytes
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "num_query_groups": 2}
@@ -58,9 +58,10 @@ def roles() -> list[dict[str, Any]]:
     """Every stage's largest rank, planned and allocated."""
     found = []
     choices = itertools.product(CUTS, SHAPES, ("float32", "bfloat16"), (True, False), (Actor, Critic))
+    fractions = itertools.cycle((0.0, 0.4, 0.0, 0.0, 0.8))
     for (parallel, replicas), a, dtype, distributed, kind in choices:
-        settings = OptimizerConfig(distributed=distributed)
-        by_stage: dict[int, list[tuple[int, int, int]]] = {}
+        settings = OptimizerConfig(distributed=distributed, cpu_offload_fraction=next(fractions))
+        by_stage: dict[int, list[tuple[int, ...]]] = {}
         world = parallel.tensor * parallel.pipeline * replicas
         for rank in range(0, world, parallel.tensor):
             enter(rank, world, parallel)
@@ -69,10 +70,13 @@ def roles() -> list[dict[str, Any]]:
             by_stage.setdefault(stage, []).append(allocated(role))
         for stage, ranks in by_stage.items():
             memory = role_memory(a, parallel, settings, dtype, kind.__name__.lower(), replicas, stage)
-            planned = [memory.weights, memory.gradients, memory.optimizer]
-            largest = max(ranks, key=lambda held: held[2])
+            largest = [max(kind) for kind in zip(*ranks, strict=True)]
             found.append(
-                {"planned": planned, "allocated": largest, "case": f"{parallel} {replicas} {kind} {stage}"}
+                {
+                    "planned": planned_bytes(memory),
+                    "allocated": largest,
+                    "case": f"{parallel} {replicas} {kind} {stage}",
+                }
             )
     return found
 

@@ -9,8 +9,8 @@ import pytest
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import complete
 from relax_lightning.memory import PUBLISHED, parameters, role_memory
-from relax_lightning.memory.parameters import Parameter
-from relax_lightning.memory.roles import buffer_layout
+from relax_lightning.memory.parameters import Parameter, stage_parameters
+from relax_lightning.memory.roles import buffer_layout, host_share
 
 ONE = ParallelConfig()
 TINY = complete(
@@ -55,15 +55,36 @@ def test_bytes_of_each_kind() -> None:
     assert half.host_optimizer == 0
 
 
-def test_the_host_takes_its_share_with_the_gradients() -> None:
+def test_the_host_takes_whole_parameters_largest_first() -> None:
+    # Half of 100 is 50: 40 fits, 30 and 20 do not, 10 does.
+    assert host_share([10, 40, 20, 30], 0.5) == [0, 1]
+    # 55 of 110: 40 and 10 fit, and 50 is nearer than 80.
+    assert host_share([10, 40, 30, 30], 0.5) == [0, 1]
+    assert host_share([10, 40, 5, 30, 25], 0.5) == [0, 1, 2]
+    # 2 of 10 is nearer to nothing than to all, 8 nearer to all.
+    assert (host_share([10], 0.2), host_share([10], 0.8)) == ([], [0])
+    assert host_share([3, 3, 3], 0.4) == [0]
+    assert (host_share([5, 0, 5], 1.0), host_share([5, 5], 0.0), host_share([], 1.0)) == ([0, 1, 2], [], [])
+
+
+def test_the_host_holds_weights_gradients_and_moments_of_its_share() -> None:
     number = parameters(TINY, ONE, "critic")
     plain = OptimizerConfig(distributed=False)
-    all_here = role_memory(TINY, ONE, plain, "bfloat16", "critic")
-    for fraction in (0.25, 1.0):
-        shared = role_memory(TINY, ONE, replace(plain, cpu_offload_fraction=fraction), "bfloat16", "critic")
-        assert shared.optimizer == round(12 * number * (1 - fraction))
-        assert shared.host_optimizer == round(16 * number * fraction)
-        assert (shared.weights, shared.gradients) == (all_here.weights, all_here.gradients)
+    sizes = [p.size for p in stage_parameters(TINY, ONE, "critic", 0)]
+    for dtype, main in (("bfloat16", 4), ("float32", 0)):
+        all_here = role_memory(TINY, ONE, plain, dtype, "critic")
+        for fraction in (0.25, 1.0):
+            shared = role_memory(TINY, ONE, replace(plain, cpu_offload_fraction=fraction), dtype, "critic")
+            there = sum(sizes[n] for n in host_share(sizes, fraction))
+            assert there == pytest.approx(fraction * number, abs=4)
+            assert shared.optimizer == (main + 8) * (number - there)
+            assert (shared.host_optimizer, shared.returned_weights) == (16 * there, main * there)
+            assert (shared.weights, shared.gradients) == (all_here.weights, all_here.gradients)
+
+
+def test_each_rank_gives_the_host_of_its_own_part() -> None:
+    layout = buffer_layout([Parameter("a", 100), Parameter("b", 7), Parameter("c", 65)], ranks=3)
+    assert [layout.shards(rank) for rank in range(3)] == [[65], [7, 64], [36]]
 
 
 def test_eight_ranks_share_the_optimizer_of_an_8b_model() -> None:

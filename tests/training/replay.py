@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,10 +28,15 @@ class Recording(MegatronEngine):
         self._folder = Path(folder)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """Generate and keep."""
-        answers = super().generate(prompts, sample_ids, sampling, seed)
+        answers = super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
         self._folder.mkdir(exist_ok=True)
         (self._folder / f"{seed}.pkl").write_bytes(pickle.dumps(dict(zip(sample_ids, answers, strict=True))))
         return answers
@@ -44,7 +50,12 @@ class Replay(MegatronEngine):
         self._folder = Path(folder)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """Look them up."""
         kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())
@@ -55,12 +66,34 @@ class Sparse(MegatronEngine):
     """The embedded engine, most of whose answers are empty: optimizer steps with fewer samples than replicas."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sample_ids: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """Generate, and keep every fourth."""
-        answers = super().generate(prompts, sample_ids, sampling, seed)
+        answers = super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
         empty = Generation((), (), "stop")
         return [a if i % 4 == 0 else empty for i, a in zip(sample_ids, answers, strict=True)]
+
+
+class Broken(MegatronEngine):
+    """The embedded engine, which rank 1 leaves in the middle of a generation."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        num_response_tokens: Sequence[int] | None = None,
+    ) -> list[Generation]:
+        """Break on rank 1."""
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("broken on purpose in a generation")
+        return super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
 
 
 class RankWriter(PPOCallback):

@@ -33,9 +33,12 @@ KEYS = (
 WRITER = (("replay.RankWriter", {}),)
 CUTS = {
     "tp": ("model.actor.parallel={tensor: 2}",),
-    "tp-sp": ("model.actor.parallel={tensor: 2, sequence: true}",),
+    "tp-sp": (
+        "model.actor.parallel={tensor: 2, sequence: true}",
+        "model.actor.optimizer.cpu_offload_fraction=1.0",
+    ),
     "pp": ("model.actor.parallel={pipeline: 2}",),
-    "dp": (),
+    "dp": ("model.actor.optimizer.cpu_offload_fraction=0.5",),
     "critic-alone": ("model.actor.parallel={tensor: 2}", "model.critic.parallel={tensor: 1}"),
 }
 COMPARED = (
@@ -75,7 +78,7 @@ def train(command: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         status: Any = (0, [0, 0]),
     ) -> Any:
         folder = root / name
-        arguments = "{}" if engine == "Sparse" else f"{{folder: {root / 'kept'}}}"
+        arguments = "{}" if engine in ("Sparse", "Broken") else f"{{folder: {root / 'kept'}}}"
         chosen = f"{{class_path: replay.{engine}, init_args: {arguments}}}"
         keys = (*KEYS, f"model.actor.hf_checkpoint={model}", f"data.rollout.engine={chosen}", *overrides)
         callbacks = (*WRITER, *more)
@@ -253,3 +256,6 @@ def test_one_ranks_error_hangs_none(train: Any) -> None:
     _, log, ended = train("error", engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
     assert ended - began < 60
     assert "RuntimeError: broken on purpose in on_advantages_computed" in log
+    _, log, again = train("broken", *CUTS["tp"], engine="Broken", status=([1, 1],))
+    assert again - ended < 60
+    assert "RuntimeError: broken on purpose in a generation" in log

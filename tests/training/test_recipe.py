@@ -20,7 +20,6 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_gener
 SMALLER = [
     "cluster=null",
     "model.actor.parallel={tensor: 1, sequence: false}",
-    "model.actor.optimizer.cpu_offload_fraction=0.0",
     "model.global_batch_size=8",
     "data.rollout.engine={class_path: MegatronEngine, init_args: {}}",
     "data.rollout.batch_size=4",
