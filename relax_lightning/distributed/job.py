@@ -24,8 +24,7 @@ from relax_lightning.distributed.placement import SharedGroup
 from relax_lightning.distributed.processes import Place, log_end
 from relax_lightning.distributed.rank import Outcome, RankWorker, Work
 from relax_lightning.distributed.screen import Screen
-from relax_lightning.distributed.services import AdvantagesProcess
-from relax_lightning.distributed.store import StoreProcess
+from relax_lightning.distributed.services import AdvantagesProcess, StoreProcess
 
 COORDINATOR, STORE, ADVANTAGES = "the coordinator", "the sample store", "the advantages service"
 

@@ -1,4 +1,4 @@
-"""The sample store over TransferQueue: one process that keeps the tensors, and the client in every other."""
+"""The sample store over TransferQueue, as every process but the store's own sees it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,9 @@ from ray.exceptions import RayError
 from torch import Tensor
 
 from relax_lightning.data.store import check_rows, stack_rows
-from relax_lightning.distributed.processes import Place, place_here
 
 DEADLINE_SECONDS = 600.0
 """How long a reader waits for rows, and anyone for an answer of the store. A part that dies is noticed at once."""
-
-
-class StoreProcess:
-    """A Ray actor that holds TransferQueue's controller and one storage unit.
-
-    They are made here, not by `transfer_queue.init`, which gives both one name in the whole Ray cluster: two jobs
-    would share them. TransferQueue serves them from threads of its own.
-    """
-
-    def __init__(self) -> None:
-        from transfer_queue.controller import TransferQueueController
-        from transfer_queue.storage.simple_storage import SimpleStorageUnit
-
-        # The classes beneath Ray's wrapping: both live in this one process.
-        controller: Any = TransferQueueController
-        unit: Any = SimpleStorageUnit
-        self._controller = controller.__ray_actor_class__()
-        self._unit = unit.__ray_actor_class__({"num_data_storage_units": 1})
-
-    async def connection(self) -> dict[str, Any]:
-        """Where the controller and the unit listen."""
-        return {
-            "controller": self._controller.get_zmq_server_info(),
-            "unit": self._unit.get_zmq_server_info(),
-        }
-
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
-
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
 
 
 class TransferQueueStore:
