@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing import ShardedTensor
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -34,6 +36,7 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
         model = role.model.sharded_state_dict(metadata=metadata)
         with _places_without_padding(role):
             optimizer = role.optimizer.sharded_state_dict(model, metadata=metadata)
+        dict_list_map_inplace(_off_page_lock, optimizer)
         state = {
             "model": model,
             "optimizer": optimizer,
@@ -66,6 +69,7 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         model = role.model.sharded_state_dict(metadata=metadata)
         with _places_without_padding(role):
             optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=metadata)
+        dict_list_map_inplace(_off_page_lock, optimizer)
         loaded: Any = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
@@ -98,6 +102,13 @@ def _checked(directory: str | Path) -> Path:
 def _metadata(model: PolicyModel) -> dict[str, Any]:
     group = model.groups.collection.dp_cp
     return {"distrib_optim_sharding_type": "fully_reshardable", "dp_cp_group": group}
+
+
+def _off_page_lock(value: Any) -> Any:
+    """What lies in page-locked host memory as a plain copy: torch's checkpoints refuse such shards."""
+    if isinstance(value, ShardedTensor) and value.data is not None and value.data.is_pinned():
+        value.data = value.data.clone()
+    return value
 
 
 def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:

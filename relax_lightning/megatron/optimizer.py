@@ -53,7 +53,7 @@ def build_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=optimizer.distributed,
     )
-    _norm_at_once()
+    _clip_at_once()
     with cuda_stand_in():
         built = get_megatron_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
@@ -88,16 +88,25 @@ def build_schedule(
     )
 
 
-def _norm_at_once() -> None:
-    """One wait for the GPU a gradient norm, where Megatron's own falls back to one a parameter."""
+def _clip_at_once() -> None:
+    """One wait for the GPU a gradient norm, and clipping in place, where Megatron falls back to its own loops."""
     if clip_grads.l2_norm_impl is megatron_utils.local_multi_tensor_l2_norm:
         clip_grads.l2_norm_impl = _l2_norm
+        clip_grads.multi_tensor_scale_impl = _scale
 
 
 def _l2_norm(_chunk: Any, _overflow: Any, tensor_lists: list[list[Tensor]], *_: Any) -> tuple[Tensor, None]:
     """The norm of all tensors together, [1] float32, as amp_C.multi_tensor_l2norm answers."""
     norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
     return torch.stack(norms).float().norm().reshape(1), None
+
+
+def _scale(_chunk: Any, _overflow: Any, tensor_lists: list[list[Tensor]], scale: float) -> None:
+    """Writes `scale` times the first list to the second, which may be the same, as amp_C.multi_tensor_scale does."""
+    sources, targets = tensor_lists
+    if sources is not targets:
+        torch._foreach_copy_(targets, sources)
+    torch._foreach_mul_(targets, scale)
 
 
 def _fuse(inner: Any) -> None:

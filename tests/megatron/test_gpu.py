@@ -234,8 +234,8 @@ def assert_close(role: Any, other: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_share_on_the_host(dtype: torch.dtype, distributed: bool, tmp_path: Path) -> None:
     """Another kernel of the same formula, and memory that the GPU has free instead."""
-    sizes = {"num_layers": 2, "hidden_size": 256, "ffn_hidden_size": 1024, "vocab_size": 4000}
-    sizes |= {"num_attention_heads": 4, "num_query_groups": 2, "kv_channels": 64}
+    sizes = {"num_layers": 2, "hidden_size": 512, "ffn_hidden_size": 2048, "vocab_size": 16000}
+    sizes |= {"num_attention_heads": 8, "num_query_groups": 4, "kv_channels": 64}
     a = complete(ArchitectureConfig(**sizes, max_position_embeddings=4096, qk_layernorm=True))
     one, device, name = ParallelConfig(), torch.device("cuda", 0), str(dtype).removeprefix("torch.")
     initialize_groups(one, device, seed=0)
@@ -256,8 +256,9 @@ def test_a_share_on_the_host(dtype: torch.dtype, distributed: bool, tmp_path: Pa
     for fraction in (0.5, 1.0):
         role, held, planned = make(fraction, "start")
         assert allocations.planned_bytes(planned) == allocations.allocated(role)
-        # The allocator gives out pieces of 512 bytes.
-        assert held_alone - held == pytest.approx(planned_alone.optimizer - planned.optimizer, rel=0.01)
+        # The first role of a process also makes what all share.
+        saved = planned_alone.optimizer - planned.optimizer
+        assert held_alone - held == pytest.approx(saved, abs=4 * 2**20)
         inner = next(inner_optimizers(role.optimizer))
         assert inner.block.is_pinned() and all(s.exp_avg.is_pinned() for s in inner.held.values())
         step_on_noise(role, range(4))
