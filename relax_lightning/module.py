@@ -82,6 +82,7 @@ class PPOModule(LightningModule):
         self._guard = FiniteGuard(self.config.max_consecutive_nan)
         self._running: int | None = None
         self._loaded_step = 0
+        self._published_steps = -1
         self.iteration_offset = 0
         """Iterations of the checkpoint that the roles were loaded from when it held no trainer."""
         self.load_folders: dict[str, Path] = {}
@@ -281,12 +282,16 @@ class PPOModule(LightningModule):
         return log.metrics("pg_loss") | log.mismatch() | importance_statistics(experience, algorithm)
 
     def _publish(self) -> None:
+        kept = self.actor.groups.peers.gather(self._strategy.engine_keeps_weights)
+        if self.actor.num_steps_done == self._published_steps and all(kept):
+            return
         with self._phase("publish"):
             self.hooks.fire("on_weights_published", self._to_engine())
 
     def _to_engine(self) -> int:
         """Publish the actor's weights; the GPU is ready for it."""
         version = self._data.rollout.engine.publish()
+        self._published_steps = self.actor.num_steps_done
         if self._strategy.verify_publish:
             self._data.rollout.engine.verify()
         return version

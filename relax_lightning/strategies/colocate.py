@@ -217,6 +217,11 @@ class ColocateStrategy(ParallelStrategy):
         if engine.memory():
             self._pool.register("engine", EngineResident(engine), wait=self.barrier)
 
+    @property
+    def engine_keeps_weights(self) -> bool:
+        """Whether the engine of this rank holds between two phases what was published to it."""
+        return self._pool.engine_keeps_weights
+
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.
 

@@ -72,6 +72,11 @@ class GpuPool:
             self._plan = leaving(holdings, needs, budget=self.budget, mode=self.mode)
         return self._plan
 
+    @property
+    def engine_keeps_weights(self) -> bool:
+        """Whether an engine's own weights stay on the GPU in every phase, so that an unchanged actor need not publish."""
+        return not any(h.tag == "engine_weights" for left in self.plan.values() for h in left)
+
     def clear(self) -> None:
         """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
         if self.mode == "never":

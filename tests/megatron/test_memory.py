@@ -361,7 +361,7 @@ def test_cache_and_sampling_of_the_embedded_engine() -> None:
     a = shape()
     decoder = make(Actor, a, torch.float32).decoder()
     logits = decoder.begin([[1, 2, 3], [4]], [0, 1, 1, 0, 1], 16)
-    cache = [*decoder._cache.keys, *decoder._cache.values]
+    cache = [*decoder._cache.keys.values(), *decoder._cache.values.values()]
     assert sum(t.untyped_storage().nbytes() for t in cache) == kv_cache(a, ONE, 5 * 16, "float32")
     assert embedded_engine(a, ONE, 5, 16, "float32").kv_cache == kv_cache(a, ONE, 5 * 16, "float32")
     assert logits.shape == (5, 97)

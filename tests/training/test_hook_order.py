@@ -27,9 +27,6 @@ CRITIC_ONLY = [
     "lr_scale critic 0",
     "on_phase_end critic",
     "should_update_actor 1",
-    "on_phase_start publish",
-    "on_weights_published 2",
-    "on_phase_end publish",
     "on_iteration_end",
     "on_train_batch_end 0",
     "on_save_checkpoint",
@@ -52,7 +49,7 @@ NORMAL = [
     "lr_scale actor 0",
     "on_phase_end actor",
     "on_phase_start publish",
-    "on_weights_published 3",
+    "on_weights_published 2",
     "on_phase_end publish",
     "on_iteration_end",
     "on_train_batch_end 1",
@@ -102,9 +99,8 @@ def test_a_broken_iteration_saves_nothing_and_the_process_goes_on(fit, recorder,
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
     resumed = fit(tmp_path, *keys, ckpt_path="auto")
-    # The engine of the new process has seen one publication so far, not two.
-    again = [event.replace("on_weights_published 3", "on_weights_published 2") for event in NORMAL]
-    assert resumed.of_iteration(1) == again
+    # The engine of the new process has seen one publication so far, as after an iteration of the critic alone.
+    assert resumed.of_iteration(1) == NORMAL
     assert sorted(resumed.metrics) == [2, 3] and complete_iterations(root) == [2, 3]
 
 

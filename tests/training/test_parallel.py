@@ -41,6 +41,8 @@ CUTS = {
     "dp": ("model.actor.optimizer.cpu_offload_fraction=0.5",),
     "critic-alone": ("model.actor.parallel={tensor: 2}", "model.critic.parallel={tensor: 1}"),
 }
+pytestmark = pytest.mark.slow
+
 COMPARED = (
     "actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/value_loss", "critic/grad_norm",
     "advantages/std", "values/mean", "reward/mean",

@@ -22,6 +22,7 @@ from tests.conftest import REPOSITORY
 
 SMALLER = [
     "model.algorithm.num_ppo_epochs=1",
+    "callbacks.lr_warmup.critic.num_iters=2",
     "data.rollout.batch_size=8",
     "data.rollout.n_samples_per_prompt=2",
     "data.rollout.sampling.max_new_tokens=32",
