@@ -74,7 +74,7 @@ class GpuPool:
 
     @property
     def engine_keeps_weights(self) -> bool:
-        """Whether an engine's own weights stay on the GPU in every phase, so that an unchanged actor need not publish."""
+        """Whether an engine's own weights stay on the GPU in every phase: an unchanged actor need not publish then."""
         return not any(h.tag == "engine_weights" for left in self.plan.values() for h in left)
 
     def clear(self) -> None:
