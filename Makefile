@@ -25,9 +25,9 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
-# Three workers of one thread each, for the tests wait for processes of their own. The slow files come first.
+# Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
 test: setup-sglang check $(MODEL)/config.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations=15 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=15 $(ARGS)
 
 format: setup
 	$(BIN)/ruff format .
