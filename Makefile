@@ -27,7 +27,7 @@ check: setup
 
 # Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
 test: setup-sglang check $(MODEL)/config.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=15 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 format: setup
 	$(BIN)/ruff format .

@@ -22,18 +22,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first; a file stays on one worker, and so does what shares the SGLang engine or the Ray cluster."""
-    for item in items:
-        group = str(item.path)
-        if "sglang" in item.path.name or item.path.name == "test_engine_contract.py":
-            group = "sglang"
-        elif item.path.parent.name == "distributed":
-            group = "ray"
-            item.add_marker("slow")
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The slow files first, so that no worker ends with one of them alone."""
+    items.sort(
+        key=lambda item: item.path.parent.name != "distributed" and item.get_closest_marker("slow") is None
+    )
 
 
 @pytest.fixture(scope="session")
