@@ -282,8 +282,9 @@ class PPOModule(LightningModule):
         return log.metrics("pg_loss") | log.mismatch() | importance_statistics(experience, algorithm)
 
     def _publish(self) -> None:
-        kept = self.actor.groups.peers.gather(self._strategy.engine_keeps_weights)
-        if self.actor.num_steps_done == self._published_steps and all(kept):
+        if self.actor.num_steps_done == self._published_steps and all(
+            self.actor.groups.peers.gather(self._strategy.engine_keeps_weights)
+        ):
             return
         with self._phase("publish"):
             self.hooks.fire("on_weights_published", self._to_engine())

@@ -24,9 +24,7 @@ KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow files first, so that no worker ends with one of them alone."""
-    items.sort(
-        key=lambda item: item.path.parent.name != "distributed" and item.get_closest_marker("slow") is None
-    )
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")

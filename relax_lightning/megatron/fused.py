@@ -56,15 +56,35 @@ def _head_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
 
 
-def _policy_forward(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    scaled = logits.float() / temperature
-    highest = scaled.amax(-1, keepdim=True)
-    scaled = scaled - highest
+def softmax_parts(logits: Tensor, targets: Tensor, highest: Tensor, temperature: float) -> Tensor:
+    """What a part of the vocabulary adds to log-probs and entropy.
+
+    Args:
+        logits: [tokens, part of the vocabulary].
+        targets: [tokens] int64; one outside of the part adds nothing to the last sum.
+        highest: [tokens] float32: the largest logit of the whole vocabulary over the temperature.
+        temperature: Divides the logits.
+
+    Returns:
+        [3, tokens] float32: the sum of the exponentials, that sum weighted by the logits, and the target's logit, all
+        less `highest`.
+    """
+    scaled = logits.float() / temperature - highest[:, None]
     weights = scaled.exp()
-    total = weights.sum(-1)
-    entropy = total.log() - (weights * scaled).sum(-1) / total
-    log_probs = scaled.gather(-1, targets[:, None]).squeeze(-1) - total.log()
-    return log_probs, entropy, total.log() + highest.squeeze(-1)
+    is_here = (targets >= 0) & (targets < logits.shape[-1])
+    chosen = scaled.gather(-1, torch.where(is_here, targets, 0)[:, None]).squeeze(-1)
+    return torch.stack((weights.sum(-1), (weights * scaled).sum(-1), torch.where(is_here, chosen, 0.0)))
+
+
+def from_parts(parts: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, entropy and the logarithm of the sum, [tokens] each, from the parts of the whole vocabulary."""
+    total, weighted, chosen = parts.unbind()
+    return chosen - total.log(), total.log() - weighted / total, total.log() + highest
+
+
+def _policy_forward(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    highest = logits.amax(-1).float() / temperature
+    return from_parts(softmax_parts(logits, targets, highest, temperature), highest)
 
 
 def _policy_backward(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from relax_lightning.megatron.fused import CompiledOnGpu, policy_backward
+from relax_lightning.megatron.fused import CompiledOnGpu, from_parts, policy_backward, softmax_parts
 from relax_lightning.megatron.groups import ModelGroups
 
 _NEVER = -1.0e9
@@ -39,17 +39,8 @@ def vocab_parallel_log_probs_and_entropy(
     return _VocabParallel.apply(logits, targets - start, temperature, groups.collection.tp)  # pyright: ignore[reportReturnType]
 
 
-def _local_parts(logits: Tensor, targets: Tensor, highest: Tensor, temperature: float) -> Tensor:
-    scaled = logits.float() / temperature - highest[:, None]
-    weights = scaled.exp()
-    is_here = (targets >= 0) & (targets < logits.shape[-1])
-    chosen = scaled.gather(-1, torch.where(is_here, targets, 0)[:, None]).squeeze(-1)
-    return torch.stack((weights.sum(-1), (weights * scaled).sum(-1), torch.where(is_here, chosen, 0.0)))
-
-
-local_parts = CompiledOnGpu(_local_parts)
-"""(logits, targets, highest, temperature) -> [3, tokens]: this rank's part of the sum of the exponentials, of their sum
-weighted by the logits, and of the target's logit."""
+local_parts = CompiledOnGpu(softmax_parts)
+"""`softmax_parts`, compiled."""
 
 
 class _VocabParallel(torch.autograd.Function):
@@ -63,11 +54,10 @@ class _VocabParallel(torch.autograd.Function):
         dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
         parts = local_parts(logits, targets, highest, temperature)
         dist.all_reduce(parts, group=group)
-        total, weighted, chosen = parts.unbind()
-        entropy = total.log() - weighted / total
-        ctx.save_for_backward(logits, targets, total.log() + highest, entropy)
+        log_probs, entropy, log_total = from_parts(parts, highest)
+        ctx.save_for_backward(logits, targets, log_total, entropy)
         ctx.temperature = temperature
-        return chosen - total.log(), entropy
+        return log_probs, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]

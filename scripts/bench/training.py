@@ -64,11 +64,11 @@ def planned_peak(config: Any, role: Any) -> float:
     found = activations(
         config.model.actor.architecture,
         config.model.actor.parallel,
-        8192,
+        config.model.max_tokens_per_microbatch,
         "bfloat16",
         None,
         role.name,
-        response_tokens=8192 // 2,
+        response_tokens=config.model.max_tokens_per_microbatch // 2,
     )
     assert found is not None
     return found.peak / 2**30

@@ -14,6 +14,8 @@ from relax_lightning.config.checkpoints import complete_iterations
 
 pytest.importorskip("ray")
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 CLUSTER = (

@@ -19,6 +19,8 @@ from relax_lightning.distributed.job import Job, LostPartError, RankError, Task 
 from relax_lightning.distributed.placement import Demand, SharedGroup  # noqa: E402
 from relax_lightning.distributed.screen import Screen  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 DIGITS = Path(__file__).resolve().parent.parent / "training" / "digits.yaml"
 CONFIG = resolve(load([str(DIGITS)], []))
 RANK_1 = "rank 1 (actor, critic and rollout)"

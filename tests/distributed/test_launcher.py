@@ -14,6 +14,8 @@ pytest.importorskip("ray")
 
 from relax_lightning.distributed.launcher import launch
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 DIGITS = HERE.parent / "training" / "digits.yaml"
 UNTIMED = ("phase/", "perf/", "memory/")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from relax_lightning.callback import PPOCallback
-from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.engine import Generation
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 
@@ -28,15 +26,10 @@ class Recording(MegatronEngine):
         self._folder = Path(folder)
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sample_ids: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        num_response_tokens: Sequence[int] | None = None,
+        self, prompts: Any, sample_ids: Any, sampling: Any, seed: int, *rest: Any
     ) -> list[Generation]:
         """Generate and keep."""
-        answers = super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
+        answers = super().generate(prompts, sample_ids, sampling, seed, *rest)
         self._folder.mkdir(exist_ok=True)
         (self._folder / f"{seed}.pkl").write_bytes(pickle.dumps(dict(zip(sample_ids, answers, strict=True))))
         return answers
@@ -50,12 +43,7 @@ class Replay(MegatronEngine):
         self._folder = Path(folder)
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sample_ids: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        num_response_tokens: Sequence[int] | None = None,
+        self, prompts: Any, sample_ids: Any, sampling: Any, seed: int, *rest: Any
     ) -> list[Generation]:
         """Look them up."""
         kept = pickle.loads((self._folder / f"{seed}.pkl").read_bytes())
@@ -66,15 +54,10 @@ class Sparse(MegatronEngine):
     """The embedded engine, most of whose answers are empty: optimizer steps with fewer samples than replicas."""
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sample_ids: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        num_response_tokens: Sequence[int] | None = None,
+        self, prompts: Any, sample_ids: Any, sampling: Any, seed: int, *rest: Any
     ) -> list[Generation]:
         """Generate, and keep every fourth."""
-        answers = super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
+        answers = super().generate(prompts, sample_ids, sampling, seed, *rest)
         empty = Generation((), (), "stop")
         return [a if i % 4 == 0 else empty for i, a in zip(sample_ids, answers, strict=True)]
 
@@ -83,17 +66,12 @@ class Broken(MegatronEngine):
     """The embedded engine, which rank 1 leaves in the middle of a generation."""
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sample_ids: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        num_response_tokens: Sequence[int] | None = None,
+        self, prompts: Any, sample_ids: Any, sampling: Any, seed: int, *rest: Any
     ) -> list[Generation]:
         """Break on rank 1."""
         if os.environ["RANK"] == "1":
             raise RuntimeError("broken on purpose in a generation")
-        return super().generate(prompts, sample_ids, sampling, seed, num_response_tokens)
+        return super().generate(prompts, sample_ids, sampling, seed, *rest)
 
 
 class RankWriter(PPOCallback):
