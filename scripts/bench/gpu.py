@@ -1,17 +1,20 @@
-"""One PPO iteration on one GPU, phase by phase: SGLang, critic and actor in turn, random weights of a published shape.
+"""One PPO iteration on GPUs, phase by phase: SGLang, critic and actor in turn, random weights of a published shape.
 
     python scripts/bench/gpu.py --model Qwen3-0.6B --offload always --json out.json
+    torchrun --nproc-per-node 2 scripts/bench/gpu.py --model Qwen3-0.6B --set model.actor.parallel.tensor=2
 
 Runs `fit` as the command does (64 prompts x 4, prompts and responses of 512 tokens, packed micro-batches of 8,192
 tokens, bfloat16), then measures in the same process: the engine alone on such prompts, each transfer against a plain
 pinned copy, and 20 rounds of every phase switch, which must leave all weights and optimizer state bit for bit as they
-were. `--baseline` adds transformers' `generate` and plain training steps of the same model.
+were. `--baseline` adds transformers' `generate` and plain training steps of the same model. Several ranks run the
+iterations only. Numbers are printed as they come.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -53,7 +56,7 @@ def length_reward(prompt: str, response: str, label: Any, metadata: dict[str, An
     return sum(map(ord, response)) % 7 / 7
 
 
-def configuration(model: str, folder: str, offload: str, iterations: int) -> Any:
+def configuration(model: str, folder: str, offload: str, iterations: int, more: Sequence[str] = ()) -> Any:
     """The configuration of the run."""
     name = next(known for known in PUBLISHED if known.endswith("/" + model))
     architecture: Any = replace(PUBLISHED[name], max_position_embeddings=2 * LENGTH + 8)  # pyright: ignore[reportArgumentType]
@@ -75,7 +78,7 @@ def configuration(model: str, folder: str, offload: str, iterations: int) -> Any
         "data.rollout.engine": {"class_path": "SGLangEngine", "init_args": {}},
         "tracking.mlflow": None,
     }
-    return resolve(load([], [f"{key}={json.dumps(value)}" for key, value in tree.items()]))
+    return resolve(load([], [*(f"{key}={json.dumps(value)}" for key, value in tree.items()), *more]))
 
 
 class Measurements(PPOCallback):
@@ -85,15 +88,24 @@ class Measurements(PPOCallback):
 
     def __init__(self) -> None:
         self.iterations: list[dict[str, float]] = []
-        self.found: dict[str, Any] = {}
 
     def on_iteration_start(self, trainer: Any, module: Any, prompts: Any) -> None:
         self._start = time.perf_counter()
 
     def on_iteration_end(self, trainer: Any, module: Any, metrics: dict[str, float]) -> None:
         self.iterations.append({**metrics, "seconds": time.perf_counter() - self._start})
+        if trainer.is_global_zero:
+            tell({f"iteration {len(self.iterations)}": json.dumps(self.iterations[-1])})
+
+    def medians(self) -> dict[str, float]:
+        """Of the iterations after the first ones."""
+        counted = self.iterations[WARM_UP:]
+        kept = [key for key in counted[0] if key.startswith(("phase/", "memory/", "mismatch/", "sec"))]
+        return {key: statistics.median(i[key] for i in counted) for key in kept}
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.world_size > 1:
+            return
         engine, strategy = trainer.datamodule.rollout.engine, trainer.strategy
         strategy.make_room("rollout")
         prompts = [list(range(2, 12)) * 51 + [2, 1 + n % 9] for n in range(PROMPTS) for _ in range(SAMPLES)]
@@ -101,8 +113,19 @@ class Measurements(PPOCallback):
         spent = [
             clocked(lambda n=n: engine.generate(prompts, range(len(prompts)), sampling, n)) for n in range(3)
         ]
-        self.found["engine alone, tokens/s"] = PROMPTS * SAMPLES * LENGTH / statistics.median(spent)
-        self.found |= transfers(pl_module, strategy) | rounds(pl_module, strategy)
+        tell({"engine alone, tokens/s": PROMPTS * SAMPLES * LENGTH / statistics.median(spent)})
+        tell(transfers(pl_module, strategy))
+        tell(rounds(pl_module, strategy))
+
+
+FOUND: dict[str, Any] = {}
+
+
+def tell(numbers: dict[str, Any]) -> None:
+    """Print lines of a table, and keep them."""
+    FOUND.update(numbers)
+    for key, value in numbers.items():
+        print(f"| {key} | {value if not isinstance(value, float) else round(value, 4)} |", flush=True)
 
 
 def clocked(work: Callable[[], Any]) -> float:
@@ -218,32 +241,36 @@ def main() -> None:
     parser.add_argument("--offload", default="auto", choices=("auto", "always", "never"))
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--baseline", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more configuration")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     measurements = Measurements()
-    with tempfile.TemporaryDirectory() as folder:
-        config = configuration(arguments.model, folder, arguments.offload, arguments.iterations)
-        cli = RelaxLightningCLI(config, None, "fit")
-        cli.trainer.callbacks.append(measurements)  # pyright: ignore[reportAttributeAccessIssue]
-        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-    counted = measurements.iterations[WARM_UP:]
-    found = {
-        key: statistics.median(i[key] for i in counted)
-        for key in counted[0]
-        if key.startswith(("phase/", "memory/", "mismatch/", "sec"))
-    }
+    # Ranks of one job share a folder.
+    folder = Path(tempfile.gettempdir()) / f"relax-lightning-gpu-{os.environ.get('MASTER_PORT', os.getpid())}"
+    config = configuration(
+        arguments.model, str(folder), arguments.offload, arguments.iterations, arguments.set
+    )
+    cli = RelaxLightningCLI(config, None, "fit")
+    cli.trainer.callbacks.append(measurements)  # pyright: ignore[reportAttributeAccessIssue]
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    if not cli.trainer.is_global_zero:
+        return
+    world = cli.trainer.world_size
+    print(f"\n{arguments.model}, offload: {arguments.offload}, {world} x {torch.cuda.get_device_name()}")
+    tell(measurements.medians())
     num_tokens = PROMPTS * SAMPLES * 2 * LENGTH
-    found["rollout, tokens/s"] = num_tokens / 2 / found["phase/rollout_seconds"]
+    tell({"rollout, tokens/s": num_tokens / 2 / FOUND["phase/rollout_seconds"]})
     for role in ("critic", "actor"):
-        found[f"{role}, MFU"] = (
-            flops_per_token(config) * num_tokens / found[f"phase/{role}_seconds"] / PEAK_FLOPS
-        )
-    found |= measurements.found | (baseline(config) if arguments.baseline else {})
-    print(f"\n{arguments.model}, offload: {arguments.offload}, {torch.cuda.get_device_name()}")
-    for key, value in found.items():
-        print(f"| {key} | {value if not isinstance(value, float) else round(value, 4)} |")
+        flops = flops_per_token(config) * num_tokens / world
+        tell({f"{role}, MFU": flops / FOUND[f"phase/{role}_seconds"] / PEAK_FLOPS})
+    if arguments.baseline:
+        plain = baseline(config)
+        tell(plain)
+        generation, training = plain.values()
+        seconds = num_tokens / 2 / generation + 2 * num_tokens / training
+        tell({"the same work plain, s": seconds, "times as fast": seconds / FOUND["seconds"]})
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1))
+        arguments.json.write_text(json.dumps(FOUND, indent=1))
 
 
 if __name__ == "__main__":

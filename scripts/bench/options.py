@@ -186,7 +186,7 @@ def table(results: dict[str, dict[str, float]], jobs: list[Job]) -> Iterator[str
         final = ", ".join(f"{result['final']:.3f}" for result in found)
         mean = statistics.mean(result["mean"] for result in found)
         solved = ", ".join(
-            "-" if result["reached_at"] < 0 else f"{result['solved_at']:.0f}" for result in found
+            "-" if result["reached_at"] < 0 else f"{result['reached_at']:.0f}" for result in found
         )
         explained = statistics.mean(result["explained_at_first"] for result in found)
         yield f"| {option} | {final} | {mean:.3f} | {solved} | {explained:.2f} |"

@@ -160,6 +160,22 @@ def test_two_ranks_learn_what_one_learns(
     assert not all(torch.equal(tensor, original[name]) for name, tensor in exported.items())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("cut", CUTS)
+def test_two_gpus_learn_what_one_learns_in_bfloat16(cut: str, train: Any, one: Path) -> None:
+    half = ("model.dtype=bfloat16", "model.critic.head_init=zero")
+    alone = one.parent / "bfloat16-one"
+    if not alone.exists():
+        train(alone.name, *half, ranks=None)
+    ours, theirs = metrics_of(train(f"bfloat16-{cut}", *half, *CUTS[cut])), metrics_of(alone)
+    for step in (1, 2, 3):
+        for name in COMPARED:
+            print(cut, step, name, ours[step][name], theirs[step][name])
+    for name in COMPARED:
+        assert ours[1][name] == pytest.approx(theirs[1][name], rel=2e-2, abs=1e-3), name
+
+
 ALGORITHM = (
     "model.reference={}",
     *(f"model.algorithm.{key}" for key in (
