@@ -13,6 +13,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -105,8 +106,12 @@ def _metadata(model: PolicyModel) -> dict[str, Any]:
 
 
 def _off_page_lock(value: Any) -> Any:
-    """What lies in page-locked host memory as a plain copy: torch's checkpoints refuse such shards."""
-    if isinstance(value, ShardedTensor) and value.data is not None and value.data.is_pinned():
+    """What lies in page-locked host memory as a plain copy: torch's checkpoints refuse such shards beside others."""
+    if (
+        isinstance(value, ShardedTensor | ShardedTensorFactory)
+        and value.data is not None
+        and value.data.is_pinned()
+    ):
         value.data = value.data.clone()
     return value
 

@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_HOST_PID = "RELAX_LIGHTNING_SGLANG_HOST"
 
 
 def end_with(parent: int) -> None:
@@ -42,6 +43,7 @@ def main() -> None:
     """Serve what standard input describes: `parent`, `defaults`, `chosen` and `seeded`."""
     request = json.load(sys.stdin)
     end_with(request["parent"])
+    os.environ[_HOST_PID] = str(os.getpid())
     skip_other_models(request["defaults"]["model_path"])
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import ServerArgs
@@ -54,6 +56,10 @@ def main() -> None:
     scheduler = run_seeded_scheduler if request["seeded"] else run_scheduler
     launch_server(ServerArgs(**arguments), run_scheduler_process_func=scheduler)
 
+
+if __name__ == "__mp_main__":
+    # A process that SGLang spawns: by itself it would begin to look after its parent when all is imported.
+    end_with(int(os.environ[_HOST_PID]))
 
 if __name__ == "__main__":
     main()

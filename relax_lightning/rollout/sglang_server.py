@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,6 +26,8 @@ STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
 """Folder that holds the stand-in for `sgl_kernel`."""
 
 _HOST = ("-m", "relax_lightning.rollout.sglang_host")
+_LAUNCHED = re.compile(r"(RANK|WORLD_SIZE)$|(LOCAL|GROUP|ROLE|MASTER|TORCHELASTIC)_")
+"""Variables of a rank: with those of torchrun, SGLang's processes would look for each other at its store, and wait."""
 _LOG_LINES = 25
 _CLEARING_SECONDS = 5.0
 
@@ -120,7 +123,7 @@ class SGLangServer:
 
 
 def _environment(more: dict[str, str], on_gpu: bool) -> dict[str, str]:
-    environment = {**os.environ, **more}
+    environment = {name: value for name, value in os.environ.items() if not _LAUNCHED.match(name)} | more
     if not on_gpu:
         paths = [str(STAND_IN), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -72,7 +72,8 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
         The exit code (negative: the signal that ended it), of ranks a list of them, what was printed, and the time it
         ended.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE)))}
+    places = (str(HERE.parent.parent), str(HERE), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     server = subprocess.Popen(
         [sys.executable, str(HERE / "process_server.py")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
