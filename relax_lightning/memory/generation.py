@@ -67,17 +67,13 @@ def _delta_net_state(a: HybridArchitecture, ranks: int, element: int) -> int:
     return state + inputs
 
 
-_DRAWN_AT_ONCE = 2**25
-"""Probabilities that are in fp64 at a time (rollout/sampling.py: _ELEMENTS)."""
-
-
 def sampling_bytes(num_logits: int) -> int:
     """Bytes beside the logits while a token is drawn for each row.
 
-    Log-probs and probabilities in fp32; of a part of the rows, the probabilities and their running sum in fp64
-    (rollout/sampling.py: sample_tokens, draw_tokens).
+    Log-probs and probabilities in fp32, and no more than once again either of them on the way (rollout/sampling.py:
+    sample_tokens).
     """
-    return 8 * num_logits + 16 * min(num_logits, _DRAWN_AT_ONCE)
+    return 12 * num_logits
 
 
 def embedded_engine(

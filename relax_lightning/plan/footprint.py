@@ -22,6 +22,9 @@ ENGINE_WORKING = 9 * GIB
 """What an SGLang engine holds in every phase beside weights and KV cache: activations and logits that its allocator
 does not give back, and its CUDA context. On an H200, a Qwen3-0.6B shape, 256 samples: 8.6 to 9.4 GiB."""
 
+ASSUMED_PROMPT_TOKENS = 2048
+"""Longest prompt where the configuration sets no bound."""
+
 
 @dataclass(frozen=True)
 class PhaseMemory:
@@ -63,8 +66,18 @@ class MemoryPlan:
 
     @property
     def predicted(self) -> dict[str, int]:
-        """Bytes of one GPU in each phase, CUDA's own among them."""
-        return {phase.phase: phase.total + self.contexts for phase in self.phases}
+        """Bytes of one GPU in each phase, CUDA's own among them.
+
+        Where nothing leaves, torch keeps what other phases worked with, as far as there is room.
+        """
+        most = max(self.working.values())
+        found = {}
+        for phase in self.phases:
+            kept = phase.total if phase.leaves else phase.total + most - phase.parts["working"]
+            found[phase.phase] = self.contexts + (
+                kept if self.room is None or kept <= self.room else phase.total
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,11 @@ def phases_of(config: Config) -> list[str]:
     return [phase for phase in PHASES if phase != "reference" or has_reference]
 
 
+def _longest_sample(config: Config, architecture: memory.Architecture) -> int:
+    assumed = ASSUMED_PROMPT_TOKENS + config.data.rollout.sampling.max_new_tokens
+    return longest_sample(config) or min(assumed, memory.trunk_of(architecture).max_position_embeddings)
+
+
 def _activations(
     config: Config,
     architecture: memory.Architecture,
@@ -196,12 +214,11 @@ def _activations(
     *,
     forward_only: bool = False,
 ) -> int:
-    samples, longest = config.model.micro_batch_size, longest_sample(config)
-    tokens = microbatch_tokens(config, on_gpu)
-    if tokens is None:
-        return 0
-    rows = samples or (1 if longest is None else max(1, tokens // longest))
-    share = 1.0 if longest is None else config.data.rollout.sampling.max_new_tokens / longest
+    samples, longest = config.model.micro_batch_size, _longest_sample(config, architecture)
+    tokens = microbatch_tokens(config, longest, on_gpu)
+    assert tokens is not None
+    rows = samples or max(1, tokens // longest)
+    share = config.data.rollout.sampling.max_new_tokens / longest
     recompute = config.model.actor.recompute if role == "actor" else config.model.critic.recompute
     found = memory.activations(
         architecture,
@@ -211,7 +228,7 @@ def _activations(
         "full" if forward_only else recompute,
         role,
         response_tokens=int(tokens * share),
-        padded_tokens=rows * longest if longest else None,
+        padded_tokens=rows * longest,
         on_gpu=on_gpu,
     )
     return 0 if found is None else found.peak
@@ -230,8 +247,8 @@ def _engine(
             config, architecture, dtype, budget
         )
         return memory.sglang_engine(architecture, tensor, fraction, budget - CUDA_CONTEXT, dtype)
-    samples, length = samples_per_iteration(config), longest_sample(config)
-    if samples is None or length is None or rollout.engine.class_path.rpartition(".")[2] != "MegatronEngine":
+    samples, length = samples_per_iteration(config), _longest_sample(config, architecture)
+    if samples is None or rollout.engine.class_path.rpartition(".")[2] != "MegatronEngine":
         return None
     rows = min(samples, settings.get("max_batch_size", 512))
     return memory.embedded_engine(architecture, parallel_of(config, "actor"), rows, length, dtype)
@@ -257,8 +274,8 @@ def _planned_fraction(config: Config, architecture: memory.Architecture, dtype: 
         stays = sum(h.size for h in _role_holdings(_roles(config, architecture, dtype))[0])
     most = 1 - (ENGINE_WORKING + stays) / free
     weights = memory.parameters(architecture, tensor, "actor") * memory.element_bytes(dtype)
-    samples, length = samples_per_iteration(config), longest_sample(config)
-    if samples is None or length is None:
+    samples, length = samples_per_iteration(config), _longest_sample(config, architecture)
+    if samples is None:
         return round(most, 3)
     engines = max(1, ranks(config, "rollout") // tensor.tensor)
     share = -(-samples // engines)
@@ -297,7 +314,10 @@ def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None)
         told.append(f"GPUs {size}, {CUDA_CONTEXT / GIB:.1f} GiB of each for CUDA itself")
         told.append(f"offload: {config.strategy.offload}")
     if longest_sample(config) is None:
-        told.append("prompts have no bound, so neither a KV cache nor padding is counted")
+        told.append(
+            f"prompts have no bound and are taken to be of {ASSUMED_PROMPT_TOKENS:,} tokens at most: give "
+            "data.rollout.train.max_prompt_tokens"
+        )
     return "; ".join(told)
 
 

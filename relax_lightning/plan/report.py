@@ -143,7 +143,7 @@ def _batch(config: Config, on_gpu: bool) -> BatchPlan | None:
         return None
     step, data = model.global_batch_size or samples, data_parallel_size(config, "actor") or 1
     longest = longest_sample(config)
-    budget = None if model.micro_batch_size is not None else microbatch_tokens(config, on_gpu)
+    budget = None if model.micro_batch_size is not None else microbatch_tokens(config, longest, on_gpu)
     share = -(-step // data)
     if model.micro_batch_size is not None:
         count = -(-share // model.micro_batch_size)

@@ -49,9 +49,9 @@ def longest_sample(config: Config) -> int | None:
     return train.max_prompt_tokens + sampling.max_new_tokens
 
 
-def microbatch_tokens(config: Config, on_gpu: bool) -> int | None:
-    """Most tokens of a micro-batch; None where the samples are counted instead and have no known length."""
-    model, longest = config.model, longest_sample(config)
+def microbatch_tokens(config: Config, longest: int | None, on_gpu: bool) -> int | None:
+    """Most tokens of a micro-batch, where no sample is longer than `longest`; None where that is wanted and unknown."""
+    model = config.model
     if model.max_tokens_per_microbatch is not None:
         return max(model.max_tokens_per_microbatch, longest or 0)
     if model.micro_batch_size is not None:

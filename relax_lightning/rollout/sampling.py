@@ -95,30 +95,37 @@ def sample_tokens(logits: Tensor, draws: Tensor, sampling: SamplingConfig) -> tu
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-_ELEMENTS = 2**25
-"""Of float64 that a draw works on at a time: 256 MiB, next to an engine that has taken nearly all of the GPU."""
+_BLOCK = 512
 
 
 def draw_tokens(probs: Tensor, draws: Tensor) -> Tensor:
     """The token in whose interval of the cumulative distribution each row's draw lies.
+
+    First among sums of 512 tokens, then within one of them, so that the vocabulary is read once and never copied.
 
     Args:
         probs: [rows, vocabulary], not necessarily with the sum 1.
         draws: [rows] float64 in [0, 1).
 
     Returns:
-        [rows] int64.
+        [rows] int64: never a token of probability 0 unless all are.
     """
-    num_rows = max(1, _ELEMENTS // probs.shape[-1])
-    parts = zip(probs.split(num_rows), draws.to(probs.device).split(num_rows), strict=True)
-    return torch.cat([_draw(*part) for part in parts])
+    size = probs.shape[-1]
+    whole = size - size % _BLOCK
+    sums = probs[:, :whole].unflatten(-1, (-1, _BLOCK)).sum(-1)
+    ends = torch.cat((sums, probs[:, whole:].sum(-1, keepdim=True)), -1).double().cumsum(-1)
+    target = draws.to(probs.device)[:, None] * ends[:, -1:]
+    block = _first_above(ends, target)
+    begin = torch.where(block > 0, ends.gather(-1, (block - 1).clamp(min=0)), 0.0)
+    places = block * _BLOCK + torch.arange(_BLOCK, device=probs.device)
+    inside = probs.gather(-1, places.clamp(max=size - 1)).double().where(places < size, 0.0)
+    return (block * _BLOCK + _first_above(begin + inside.cumsum(-1), target)).squeeze(-1).clamp_(max=size - 1)
 
 
-def _draw(probs: Tensor, draws: Tensor) -> Tensor:
-    cumulative = probs.double().cumsum(-1)
-    target = draws[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
-    return tokens.clamp_(max=probs.shape[-1] - 1)
+def _first_above(ends: Tensor, target: Tensor) -> Tensor:
+    """[rows, 1] int64: the first of the ascending ends [rows, n] above the target [rows, 1], or equal to the last."""
+    below = torch.nextafter(ends[:, -1:], torch.full_like(target, -torch.inf))
+    return torch.searchsorted(ends, torch.minimum(target, below), right=True)
 
 
 def likeliest(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
+from relax_lightning.residency import PHASES, Holding, Need, leaving, occupied, uses
 
 
 class Resident(Protocol):
@@ -43,6 +43,7 @@ class GpuPool:
     _residents: dict[str, Resident] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
     _leaving: set[tuple[str, str]] = field(default_factory=set)
+    _holdings: list[Holding] = field(default_factory=list)
     _plan: dict[str, list[Holding]] | None = None
     _wait: Callable[[], None] | None = None
 
@@ -63,14 +64,17 @@ class GpuPool:
     def plan(self) -> dict[str, list[Holding]]:
         """What leaves for each phase, by the sizes that the residents really have."""
         if self._plan is None:
-            holdings = [
+            self._holdings = [
                 Holding(owner, tag, size)
                 for owner, resident in self._residents.items()
                 for tag, size in resident.sizes().items()
             ]
-            needs = {phase: Need(self._uses(phase), self.working.get(phase, 0)) for phase in PHASES}
-            self._plan = leaving(holdings, needs, budget=self.budget, mode=self.mode)
+            needs = {phase: self._need(phase) for phase in PHASES}
+            self._plan = leaving(self._holdings, needs, budget=self.budget, mode=self.mode)
         return self._plan
+
+    def _need(self, phase: str) -> Need:
+        return Need(self._uses(phase), self.working.get(phase, 0))
 
     @property
     def engine_keeps_weights(self) -> bool:
@@ -87,12 +91,22 @@ class GpuPool:
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
         self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
+        if "engine" in self._residents and not self._fits(phase):
+            torch.cuda.empty_cache()
         if self._wait is not None:
             self._wait()
         for owner, tag in sorted(self._uses(phase) & (self._away | self._leaving)):
             self._residents[owner].onload(tag)
             self._away.discard((owner, tag))
             self._leaving.discard((owner, tag))
+
+    def _fits(self, phase: str) -> bool:
+        """Whether the phase has room beside what this process's allocator keeps for itself."""
+        if self.budget is None or not torch.cuda.is_available():
+            return True
+        left = self.plan[phase]
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return occupied(self._holdings, self._need(phase), left) + kept <= self.budget
 
     def _send_away(self, going: set[tuple[str, str]]) -> None:
         for owner, tag in sorted(going):

@@ -5,8 +5,9 @@ from collections import namedtuple
 
 import pytest
 
-from relax_lightning.config import load
+from relax_lightning.config import load, resolve
 from relax_lightning.plan import check
+from relax_lightning.plan.footprint import memory_plan
 
 GIB = 2**30
 EIGHT_BILLION = (
@@ -78,3 +79,32 @@ def test_no_room_on_the_disk(found, monkeypatch):
     assert "wanted 4" in apart["model.actor.save"]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 1000 * GIB))
     assert "model.actor.save" not in found(*changes, check_files=True)
+
+
+def planned(*changes):
+    base = [
+        f"model.actor.architecture={EIGHT_BILLION.replace('36', '4')}",
+        "model.actor.tokenizer=a.B",
+        "trainer.max_steps=10",
+        "data.rollout.train={path: x.jsonl}",
+        "data.rollout.batch_size=8",
+        "data.rollout.reward=exact_match",
+        "data.rollout.engine.class_path=SGLangEngine",
+    ]
+    plan = memory_plan(resolve(load([], [*base, *changes])), check_files=False, gpu_memory=139 * GIB)
+    assert plan is not None
+    return plan
+
+
+def test_torch_keeps_what_a_phase_worked_with_while_nothing_leaves():
+    stays, leaves = planned(), planned("strategy.offload=always")
+    assert all(not phase.leaves for phase in stays.phases)
+    assert set(stays.predicted.values()) == {max(phase.total for phase in stays.phases) + stays.contexts}
+    assert leaves.predicted == {phase.phase: phase.total + leaves.contexts for phase in leaves.phases}
+
+
+def test_prompts_without_a_bound_leave_room_to_train():
+    """Of the sizes of 2,048 tokens and the response, not an engine that takes the whole GPU."""
+    assumed, given = planned(), planned("data.rollout.train.max_prompt_tokens=2048")
+    assert assumed.phases == given.phases and "2,048 tokens" in assumed.note and "2,048" not in given.note
+    assert planned("data.rollout.train.max_prompt_tokens=1024").phases != given.phases
