@@ -250,15 +250,15 @@ def test_a_share_on_the_host(dtype: torch.dtype, distributed: bool, tmp_path: Pa
             role.load(tmp_path / source)
         return role, held, role_memory(a, one, settings, name, "actor")
 
+    make(0.0, "start")  # the first role of a process also makes what all share
     alone, held_alone, planned_alone = make(0.0, "start")
     alone.save(tmp_path / "start")
     step_on_noise(alone, range(4))
     for fraction in (0.5, 1.0):
         role, held, planned = make(fraction, "start")
         assert allocations.planned_bytes(planned) == allocations.allocated(role)
-        # The first role of a process also makes what all share, and the allocator rounds up.
         saved = planned_alone.optimizer - planned.optimizer
-        assert held_alone - held == pytest.approx(saved, rel=2e-2)
+        assert held_alone - held == pytest.approx(saved, abs=2**20)
         inner = next(inner_optimizers(role.optimizer))
         assert inner.block.is_pinned() and all(s.exp_avg.is_pinned() for s in inner.held.values())
         step_on_noise(role, range(4))
