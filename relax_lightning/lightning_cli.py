@@ -269,6 +269,8 @@ def run(
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
     if subcommand == "fit" and not _something_to_do(config, ckpt_path):
         return 0
+    if subcommand == "validate" and ckpt_path is None:
+        _say("evaluating the weights that the configuration begins with; a run's: --ckpt_path auto or DIR")
     folder = Path(config.trainer.default_root_dir).absolute()
     _write_config(folder, config, subcommand)
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)

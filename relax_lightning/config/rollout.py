@@ -70,7 +70,8 @@ class PromptsConfig:
     )
 
     def __post_init__(self) -> None:
-        refuse(at_least(self, 1, "max_prompt_tokens", "n_samples_per_prompt"), self._source())
+        numbers = at_least(self, 1, "max_prompt_tokens", "n_samples_per_prompt")
+        refuse(numbers, finite(self, "correct_reward"), self._source())
 
     def _source(self) -> list[Fault]:
         if (self.path is None) == (self.class_path is None):

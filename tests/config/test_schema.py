@@ -10,7 +10,7 @@ from relax_lightning.config import Config, load, resolve, to_dict
 from relax_lightning.config.building import Problems, build
 from relax_lightning.config.reading import with_full_reward
 from relax_lightning.config.schema import json_schema
-from relax_lightning.config.sections import entries
+from relax_lightning.config.sections import entries, union_members
 from relax_lightning.config.yaml_text import parse_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -110,6 +110,14 @@ def test_schema_and_loader_agree_key_by_key(schema):
             by_loader_alone |= {key} if by_loader and not by_schema else set()
     assert by_loader_alone == LESS_STRICT
     assert num_by_both > 1000
+
+
+def test_no_number_may_be_one_that_is_none():
+    numbers = [key for key, entry in entries().items() if float in union_members(entry.kind)]
+    assert len(numbers) > 35
+    for key in numbers:
+        for value in (float("nan"), float("inf")):
+            assert loader_refuses(key, value), f"{key}: {value}"
 
 
 def test_an_interpolation_may_stand_for_any_value(schema):
