@@ -6,6 +6,13 @@ from pathlib import Path
 import pytest
 
 from relax_lightning.config.checkpoints import MANIFEST, TRACKER, iteration_folder
+from tests.config.good import GOOD, write
+
+
+@pytest.fixture
+def good(tmp_path):
+    """The file of a configuration in which nothing is wrong."""
+    return write(tmp_path / "good.yaml", GOOD)
 
 
 @pytest.fixture
@@ -35,3 +42,19 @@ def make_checkpoint():
         return folder
 
     return make
+
+
+@pytest.fixture
+def base(tmp_path, make_model, monkeypatch):
+    """Overrides in which nothing is wrong, in a folder with a model and prompts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.jsonl").write_text('{"prompt": "1"}\n' * 16)
+    make_model(tmp_path / "model")
+    return [
+        "trainer.max_steps=10",
+        "model.actor.hf_checkpoint=model",
+        "data.rollout.train.path=x.jsonl",
+        "data.rollout.batch_size=4",
+        "data.rollout.n_samples_per_prompt=2",
+        "data.rollout.reward=exact_match",
+    ]

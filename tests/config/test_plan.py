@@ -8,38 +8,13 @@ import pytest
 
 import relax_lightning
 from relax_lightning.config import Config, load
-from relax_lightning.config.checkpoints import TRACKER
 from relax_lightning.plan import REWARDS, check, optimizer_steps
 from relax_lightning.rewards import registry
+from tests.config.checking import found, only
 
 SCRATCH = (
     "{num_layers: 1, hidden_size: 8, num_attention_heads: 2, vocab_size: 9, max_position_embeddings: 600}"
 )
-
-
-@pytest.fixture
-def base(tmp_path, make_model, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.jsonl").write_text('{"prompt": "1"}\n' * 16)
-    make_model(tmp_path / "model")
-    return [
-        "trainer.max_steps=10",
-        "model.actor.hf_checkpoint=model",
-        "data.rollout.train.path=x.jsonl",
-        "data.rollout.batch_size=4",
-        "data.rollout.n_samples_per_prompt=2",
-        "data.rollout.reward=exact_match",
-    ]
-
-
-def found(base, *more, **options):
-    return [(problem.severity, str(problem)) for problem in check(load([], [*base, *more]), **options)]
-
-
-def only(base, *more, severity="error", **options):
-    ((kind, line),) = found(base, *more, **options)
-    assert kind == severity
-    return line
 
 
 def test_the_shipped_configurations_are_sound():
@@ -306,63 +281,6 @@ def test_validate_needs_a_set_and_no_steps(base):
     assert line.startswith("data.rollout.validation: wanted a set of prompts for validate, got none; add one")
     more = ["trainer.max_steps=-1", "data.rollout.validation.a.path=x.jsonl"]
     assert found(base, *more, subcommand="validate") == []
-
-
-def test_a_pair_to_load_must_agree(base, tmp_path, make_checkpoint):
-    loads = ["model.actor.load=actor", "model.critic.load=critic"]
-    line = only(base, *loads, severity="warning")
-    assert line.startswith(
-        f"model.actor.load: wanted a checkpoint, got no {TRACKER} in actor: both roles start from"
-    )
-    make_checkpoint("actor", 12, roles=("actor",))
-    assert only(base, *loads) == (
-        f"model.actor.load: wanted one iteration for actor and critic, got actor iteration 12 in actor, "
-        f"critic nothing (no {TRACKER}) in critic; load a pair that was saved together, or remove both load keys"
-    )
-    make_checkpoint("critic", 9, roles=("critic",))
-    assert "got actor iteration 12 in actor, critic iteration 9 in critic" in only(base, *loads)
-    make_checkpoint("critic", 12, roles=("critic",))
-    assert found(base, *loads) == []
-    (tmp_path / "actor" / "iter_0000012" / "actor").rmdir()
-    assert only(base, *loads) == (
-        "model.actor.load: wanted the actor's half in actor/iter_0000012, got none; load a root that holds both halves"
-    )
-    (tmp_path / "critic" / TRACKER).write_text("twelve")
-    assert "wanted an iteration or `release`, got 'twelve'" in only(base, *loads)
-
-
-def test_one_root_holds_both_halves(base, tmp_path, make_checkpoint):
-    make_checkpoint("root", 12)
-    assert found(base, "model.actor.load=root") == []
-    assert "give its parent, root, where" in only(base, "model.actor.load=root/iter_0000012")
-    make_checkpoint("root", 15, roles=("actor",))
-    line = only(base, "model.actor.load=root")
-    assert line.startswith("model.critic.load: wanted the critic's half in root/iter_0000015, got none")
-    (tmp_path / "root" / TRACKER).write_text("18")
-    lines = [text for _, text in found(base, "model.actor.load=root")]
-    assert lines[0].startswith("model.actor.load: wanted root/iter_0000018, as ")
-
-
-def test_a_plain_megatron_release_loads_weights(base, tmp_path):
-    (tmp_path / "plain" / "release").mkdir(parents=True)
-    (tmp_path / "plain" / TRACKER).write_text("release")
-    assert found(base, "model.actor.load=plain") == []
-
-
-def test_ckpt_path(base, make_checkpoint):
-    assert found(base, resume="auto") == []
-    assert only(base, resume="nowhere") == (
-        "--ckpt_path: wanted a complete checkpoint (with manifest.json), got 'nowhere'; "
-        "give `auto`, a checkpoint root or one of its iter_ folders"
-    )
-    make_checkpoint("root", 12)
-    assert found(base, resume="root") == found(base, resume="root/iter_0000012") == []
-    assert only(base, "model.actor.load=root", resume="root") == (
-        "--ckpt_path: wanted only one of --ckpt_path and model.actor.load / model.critic.load, got 'root'; remove one"
-    )
-    make_checkpoint("half", 3, roles=("actor",))
-    line = only(base, "model.actor.save=half", resume="auto")
-    assert line.startswith("--ckpt_path: wanted an iteration with actor and critic under half, got none")
 
 
 def test_optimizer_steps_of_an_iteration(base):
