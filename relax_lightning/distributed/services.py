@@ -10,11 +10,11 @@ import ray
 from ray.exceptions import RayError
 
 from relax_lightning.config import AlgorithmConfig
-from relax_lightning.distributed.processes import Place, place_here
+from relax_lightning.distributed.processes import Part
 
 
-class StoreProcess:
-    """A Ray actor that holds TransferQueue's controller and one storage unit.
+class StoreProcess(Part):
+    """Holds TransferQueue's controller and one storage unit.
 
     They are made here, not by `transfer_queue.init`, which gives both one name in the whole Ray cluster: two jobs
     would share them. TransferQueue serves them from threads of its own.
@@ -37,17 +37,9 @@ class StoreProcess:
             "unit": self._unit.get_zmq_server_info(),
         }
 
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
 
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
-
-
-class AdvantagesProcess:
-    """A Ray actor that computes advantages from the sample store with the function that one process uses.
+class AdvantagesProcess(Part):
+    """Computes advantages from the sample store with the function that one process uses.
 
     Args:
         store: Actor handle of `StoreProcess`.
@@ -67,14 +59,6 @@ class AdvantagesProcess:
     ) -> dict[str, float]:
         """As `AdvantagesService` says."""
         return await asyncio.to_thread(self._service.compute, partition, num_rows, algorithm, rewards=rewards)
-
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
-
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
 
 
 class RemoteAdvantages:
