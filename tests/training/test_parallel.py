@@ -224,20 +224,21 @@ SPARSE = (
     "data.rollout.batch_size=6",
     "trainer.val_check_interval=1",
     "data.rollout.validation={mine: {class_path: relax_lightning.data.digits.ReversedDigits,"
-    " init_args: {size: 5, seed: 3}}}",
+    " init_args: {size: 5, seed: 3}}, short: {class_path: relax_lightning.data.digits.ReversedDigits,"
+    " init_args: {size: 5, min_digits: 1, max_digits: 1}}}",
+    "data.rollout.reward.class_path=broken_rewards.wants_two_digits",
 )
 
 
 def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) -> None:
-    """Beside that, a signal to one rank ends the iteration on all."""
+    """Beside that, a signal to one rank ends the iteration on all, and an evaluation that fails on one fails on all."""
     alone = train("sparse-one", *SPARSE, engine="Sparse", ranks=None)
     there, expected = metrics_of(alone), seen(alone, 1)[0]["experiences"][0].rollouts
     signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
     for cut in ("dp", "pp", "tp-sp"):
         keys = (*SPARSE, *CUTS[cut])
-        folder, log, _ = train(
-            f"sparse-{cut}", *keys, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],)
-        )
+        more = (("Signaler", signal), *([("replay.NoRoom", {})] if cut == "pp" else []))
+        folder, log, _ = train(f"sparse-{cut}", *keys, engine="Sparse", more=more, status=([143, 143],))
         assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
         assert (folder / "checkpoints/latest_checkpointed_iteration.txt").read_text() == "2\n"
         here = metrics_of(folder)
@@ -248,7 +249,11 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
             assert 0 < int((ours.response_lengths > 0).sum()) < 6 and len(ours) == 12
             assert torch.equal(ours.response_tokens, expected.response_tokens)
             assert torch.equal(ours.rewards, expected.rewards)
-        for name in (*COMPARED, "val/mine/reward_mean"):
+        assert here[1]["val/short/failed"] == 1
+        assert ("RuntimeError: stays on purpose" in log) == (cut == "pp")
+        evaluated = "val/mine/failed" if cut == "pp" else "val/mine/reward_mean"
+        there[1]["val/mine/failed"] = 1.0
+        for name in (*COMPARED, evaluated):
             assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
 
 
@@ -258,6 +263,8 @@ def test_one_ranks_error_hangs_none(train: Any) -> None:
     _, log, ended = train("error", engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
     assert ended - began < 60
     assert "RuntimeError: broken on purpose in on_advantages_computed" in log
-    _, log, again = train("broken", *CUTS["tp"], engine="Broken", status=([1, 1],))
+    # In an evaluation, after which training would go on if it could.
+    keys = (*SPARSE, *CUTS["tp"], "trainer.val_before_training=true")
+    _, log, again = train("broken", *keys, engine="Broken", status=([1, 1],))
     assert again - ended < 60
     assert "RuntimeError: broken on purpose in a generation" in log
