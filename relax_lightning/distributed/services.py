@@ -54,11 +54,9 @@ class AdvantagesProcess(Part):
 
         self._service = LocalAdvantages(TransferQueueStore(store, coordinator))
 
-    async def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, rewards: str
-    ) -> dict[str, float]:
+    async def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
-        return await asyncio.to_thread(self._service.compute, partition, num_rows, algorithm, rewards=rewards)
+        return await asyncio.to_thread(self._service.compute, partition, num_rows, algorithm)
 
 
 class RemoteAdvantages:
@@ -73,13 +71,11 @@ class RemoteAdvantages:
         self._process = process
         self._seconds = deadline_seconds
 
-    def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, *, rewards: str = "rewards"
-    ) -> dict[str, float]:
+    def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
         try:
             return ray.get(
-                self._process.compute.remote(partition, num_rows, algorithm, rewards), timeout=self._seconds
+                self._process.compute.remote(partition, num_rows, algorithm), timeout=self._seconds
             )
         except RayError as error:
             cause = getattr(error, "cause", None)
