@@ -39,7 +39,12 @@ CUTS = {
     ),
     "pp": ("model.actor.parallel={pipeline: 2}",),
     "dp": ("model.actor.optimizer.cpu_offload_fraction=0.5",),
-    "critic-alone": ("model.actor.parallel={tensor: 2}", "model.critic.parallel={tensor: 1}"),
+    "critic-alone": (
+        "model.actor.parallel={tensor: 2}",
+        "model.critic.parallel={tensor: 1}",
+        "model.actor.optimizer.distributed=false",
+        "model.critic.optimizer.distributed=false",
+    ),
 }
 pytestmark = pytest.mark.slow
 
@@ -109,13 +114,13 @@ def seen(folder: Path, num_ranks: int) -> list[dict[str, Any]]:
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(num_ranks)]
 
 
-def loaded(folder: Path, model: Path) -> dict[str, Tensor]:
+def loaded(folder: Path, model: Path, *, distributed: bool = True) -> dict[str, Tensor]:
     """Weights and moments of both roles of a checkpoint, in one process."""
     found = {}
     for kind, more in ((Actor, {}), (Critic, {"head_init": "zero"})):
         name = kind.__name__.lower()
         role = kind(
-            name, read_architecture(model), ParallelConfig(), OptimizerConfig(), num_steps=1,
+            name, read_architecture(model), ParallelConfig(), OptimizerConfig(distributed=distributed), num_steps=1,
             dtype=torch.float32, device=torch.device("cpu"), **more,
         )  # fmt: skip
         role.load(folder / name)
@@ -132,7 +137,8 @@ def assert_same_training(folder: Path, one: Path, model: Path, rel: float = 1e-5
         for name in COMPARED:
             assert ours[step][name] == pytest.approx(theirs[step][name], rel=rel, abs=1e-7), (step, name)
     last = "checkpoints/iter_0000003"
-    here, there = loaded(folder / last, model), loaded(one / last, model)
+    here = loaded(folder / last, model, distributed=folder.name != "critic-alone")
+    there = loaded(one / last, model)
     assert here.keys() == there.keys() and len(here) >= 40
     for name, tensor in there.items():
         assert (here[name] - tensor).norm() <= rel * tensor.norm(), name
@@ -218,6 +224,21 @@ def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, proces
     assert_same_training(folder, one, model)
 
 
+def test_a_run_goes_on_at_its_own_sizes_bit_for_bit(train: Any, one: Path) -> None:
+    whole = one.parent / "dp"
+    if not whole.exists():
+        train("dp", *CUTS["dp"])
+    train("again", *CUTS["dp"], more=(("Stopper", {"hook": "on_rollout_end", "iteration": 2}),))
+    again = train("again", *CUTS["dp"], ckpt_path="auto")
+    ours, theirs = metrics_of(again)[3], metrics_of(whole)[3]
+    for name in (name for name in theirs if not name.startswith(("phase/", "perf/", "memory/"))):
+        assert ours[name] == theirs[name], name
+    for ranks in zip(seen(again, 2), seen(whole, 2), strict=True):
+        ends, heads = zip(*((rank["end"], rank["heads"][-1]) for rank in ranks), strict=True)
+        assert all(torch.equal(tensor, ends[0][name]) for name, tensor in ends[1].items())
+        assert all(torch.equal(a, b) for a, b in zip(*heads, strict=True))
+
+
 SPARSE = (
     "trainer.max_steps=4",
     "model.global_batch_size=2",
@@ -231,12 +252,13 @@ SPARSE = (
 
 
 def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) -> None:
-    """Beside that, a signal to one rank ends the iteration on all, and an evaluation that fails on one fails on all."""
+    """Also by a rollout function. A signal to one rank ends the iteration on all; an evaluation fails on all."""
     alone = train("sparse-one", *SPARSE, engine="Sparse", ranks=None)
     there, expected = metrics_of(alone), seen(alone, 1)[0]["experiences"][0].rollouts
     signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
     for cut in ("dp", "pp", "tp-sp"):
-        keys = (*SPARSE, *CUTS[cut])
+        function = () if cut == "pp" else ("data.rollout.function={class_path: replay.in_halves}",)
+        keys = (*SPARSE, *CUTS[cut], *function)
         more = (("Signaler", signal), *([("replay.NoRoom", {})] if cut == "pp" else []))
         folder, log, _ = train(f"sparse-{cut}", *keys, engine="Sparse", more=more, status=([143, 143],))
         assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
