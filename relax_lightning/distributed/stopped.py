@@ -9,11 +9,11 @@ from typing import Any
 from relax_lightning.distributed.processes import Place
 
 LOOK_SECONDS = 5.0
-NUM_LOOKS = 6
+NUM_LOOKS = 7
 """A process that is stopped at so many looks in a row is lost; one that only takes its time is never stopped."""
 SILENT_SECONDS = 40.0
 """A watcher does next to nothing: one that does not answer for so long is stopped itself, or its machine is gone."""
-STOPPED = f"was stopped (SIGSTOP) and did not go on for {LOOK_SECONDS * NUM_LOOKS:g} s"
+STOPPED = f"was stopped (SIGSTOP) and did not go on for {LOOK_SECONDS * (NUM_LOOKS - 1):g} s"
 SILENT = f"gave no answer for {SILENT_SECONDS:g} s"
 _PASS_SECONDS = 2.0
 

@@ -14,11 +14,11 @@ PLACES = {
 }
 
 
-def test_a_part_is_lost_when_it_is_stopped_at_six_looks_in_a_row():
+def test_a_part_is_lost_when_it_is_stopped_at_seven_looks_in_a_row():
     machine = MachineWatch("the coordinator", PLACES)
-    assert [machine.lost([2]) for _ in range(5)] == [None] * 5
+    assert [machine.lost([2]) for _ in range(6)] == [None] * 6
     assert machine.lost([]) is None
-    assert [machine.lost([2]) for _ in range(6)] == [None] * 5 + ["rank 0"]
+    assert [machine.lost([2]) for _ in range(7)] == [None] * 6 + ["rank 0"]
 
 
 def test_silence_is_what_the_driver_waited_and_no_long_sleep_of_its_own():
