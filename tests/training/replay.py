@@ -75,12 +75,6 @@ class Broken(MegatronEngine):
         return super().generate(prompts, sample_ids, sampling, seed, *rest)
 
 
-def in_halves(samples: Any, engine: Any) -> Any:
-    """A rollout function that asks for one half of the responses after the other."""
-    half = len(samples) // 2
-    return [*engine.generate(samples[:half]), *engine.generate(samples[half:])]
-
-
 class NoRoom(PPOCallback):
     """On rank 1, something stays where it is when the evaluation after iteration 1 wants room; later it leaves."""
 
