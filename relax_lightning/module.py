@@ -243,7 +243,6 @@ class PPOModule(LightningModule):
             if self.config.algorithm.truncation == "mask":
                 learnable = rollouts.response_mask & ~rollouts.truncated[:, None]
                 rollouts = replace(rollouts, response_mask=learnable)
-            self._data.advantages.share(rollouts, self.iteration)
             self.hooks.fire("on_rollout_end", rollouts)
         return rollouts, metrics
 
@@ -264,7 +263,7 @@ class PPOModule(LightningModule):
             self.hooks.fire("on_values_computed", rollouts, values)
             rewards, metrics = self._shaping.token_rewards(rollouts, old_log_probs, ref_log_probs)
             experience, more = self._data.advantages.compute(
-                rollouts, values, final_values, algorithm, rewards=rewards
+                rollouts, values, final_values, algorithm, rewards=rewards, iteration=self.iteration
             )
             metrics |= more
             if old_log_probs is not None:

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from relax_lightning.algorithms.evaluation import majority_at_k, pass_at_k
 from relax_lightning.config import PromptsConfig
 from relax_lightning.data.rollout import Scores
+from relax_lightning.peers import BrokenExchange
 
 
 class Evaluation:
@@ -38,7 +39,7 @@ class Evaluation:
         """Whatever an engine, a reward or a rollout function raises in the body becomes the failure of the set."""
         try:
             yield
-        except AssertionError:
+        except (AssertionError, BrokenExchange):
             raise
         except Exception as error:  # a user's engine, reward or function can fail in any way
             if self._raises:

@@ -12,7 +12,6 @@ from relax_lightning.algorithms.diagnostics import value_bias
 from relax_lightning.algorithms.gae import compute_gae
 from relax_lightning.algorithms.length_adaptive import length_adaptive_lambd
 from relax_lightning.algorithms.statistics import explained_variance, whiten
-from relax_lightning.algorithms.token_rewards import token_rewards
 from relax_lightning.config import AlgorithmConfig
 from relax_lightning.data.store import SampleStore
 
@@ -20,16 +19,13 @@ from relax_lightning.data.store import SampleStore
 class AdvantagesService(Protocol):
     """Reads rewards, masks and values of a partition from the sample store, and writes advantages and returns."""
 
-    def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, *, rewards: str = "rewards"
-    ) -> dict[str, float]:
+    def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """Do so for the rows 0 to `num_rows` - 1; returns the metrics of values, advantages and returns.
 
         Args:
             partition: Name of the iteration.
             num_rows: Its samples.
             algorithm: Discount, lambdas, truncation and whitening.
-            rewards: The column that holds them: `rewards`, one a sample, or `token_rewards`, one a token.
 
         Raises:
             RuntimeError: A row or column did not come.
@@ -47,11 +43,9 @@ class LocalAdvantages:
     def __init__(self, store: SampleStore) -> None:
         self._store = store
 
-    def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, *, rewards: str = "rewards"
-    ) -> dict[str, float]:
+    def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
-        rows, names = range(num_rows), [rewards, "response_mask", "values"]
+        rows, names = range(num_rows), ["token_rewards", "response_mask", "values"]
         if algorithm.truncation == "bootstrap":
             names += ["truncated", "final_values"]
         read = self._store.get(partition, rows, names, reader="advantages")
@@ -66,9 +60,8 @@ def advantages_and_returns(
     """GAE over all samples of an iteration, whitened when asked, and its statistics.
 
     Args:
-        columns: `rewards` [batch] or `token_rewards` [batch, response], `response_mask` and `values` [batch, response];
-            with truncation `bootstrap` also `truncated` and `final_values` [batch], the value of the state after each
-            response.
+        columns: `token_rewards`, `response_mask` and `values` [batch, response]; with truncation `bootstrap` also
+            `truncated` and `final_values` [batch], the value of the state after each response.
         algorithm: Discount, lambdas, truncation and whitening.
 
     Returns:
@@ -81,9 +74,8 @@ def advantages_and_returns(
     bootstrap = None
     if algorithm.truncation == "bootstrap":
         bootstrap = torch.where(columns["truncated"], columns["final_values"], 0.0)
-    shaped = columns.get("token_rewards")
     advantages, returns = compute_gae(
-        token_rewards(columns["rewards"], mask) if shaped is None else shaped,
+        columns["token_rewards"],
         values,
         mask,
         gamma=algorithm.gamma,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_lightning.data.ledger import Ledger
-from relax_lightning.distributed.processes import Place, place_here
+from relax_lightning.distributed.processes import Part
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,19 @@ class Shown:
     arguments: tuple[Any, ...]
 
 
-Event = Line | Shown
+@dataclass(frozen=True)
+class Entered:
+    """A rank began a phase, or with None ended one."""
+
+    rank: int
+    phase: str | None
 
 
-class Coordinator:
-    """An asynchronous Ray actor: whoever waits here sleeps until what it waits for happens.
+Event = Line | Shown | Entered
+
+
+class Coordinator(Part):
+    """Whoever waits here sleeps until what it waits for happens.
 
     Ranks post lines and progress, which the driver takes; the driver passes on a signal, which every rank waits for;
     and the ledger of the sample store wakes the readers when the last missing row was written.
@@ -107,14 +115,6 @@ class Coordinator:
         """The partition was cleared."""
         self._ledger.clear(partition)
         self._written.pop(partition, None)
-
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
-
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
 
     def _condition(self, partition: str) -> asyncio.Condition:
         return self._written.setdefault(partition, asyncio.Condition())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from relax_lightning.config import Config
 from relax_lightning.distributed.coordinator import Coordinator
@@ -21,33 +20,17 @@ from relax_lightning.distributed.environment import (
 )
 from relax_lightning.distributed.interruptions import Interruptions
 from relax_lightning.distributed.placement import SharedGroup
-from relax_lightning.distributed.processes import Place, log_end
-from relax_lightning.distributed.rank import Outcome, RankWorker, Work
+from relax_lightning.distributed.processes import Part, Place
+from relax_lightning.distributed.rank import RankWorker, Work
 from relax_lightning.distributed.screen import Screen
 from relax_lightning.distributed.services import AdvantagesProcess, StoreProcess
+from relax_lightning.distributed.watch import COORDINATOR, LostPartError, Watch, rank_name
 
-COORDINATOR, STORE, ADVANTAGES = "the coordinator", "the sample store", "the advantages service"
+STORE, ADVANTAGES = "the sample store", "the advantages service"
 
 _START_SECONDS = 120.0
-_GRACE_SECONDS = 2.0
-"""After a first error: one rank's death shows in others as a broken connection, sometimes a moment earlier."""
-
-
-class LostPartError(RuntimeError):
-    """A process of the job was killed or crashed; the message names it and ends with its log."""
-
-
-class RankError(RuntimeError):
-    """A rank's work raised an exception.
-
-    Args:
-        rank: The first one that did.
-        outcome: How it ended.
-    """
-
-    def __init__(self, rank: int, outcome: Outcome) -> None:
-        phase = f", {outcome.phase} phase" if outcome.phase else ""
-        super().__init__(f"rank {rank}{phase}: {outcome.message}")
+_ASYNCHRONOUS = {"num_cpus": 0, "max_concurrency": 10_000}
+"""Many wait at the coordinator at a time, and a thread of the store serves while it waits."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,6 @@ class Job:
         self.places: dict[str, Place] = {}
         """Where each process runs, by its name in messages."""
         self._workers: list[Any] = []
-        self._events: Any = None
 
     def __enter__(self) -> Job:
         """Start all processes; they come up side by side."""
@@ -87,11 +69,9 @@ class Job:
             worker.options(**self._named(f"rank-{bundle}"), **self._group.options(bundle)).remote()
             for bundle in range(self._num_ranks)
         ]
-        # Many wait at the coordinator at a time, and a thread of the store serves while it waits.
-        asynchronous = {"num_cpus": 0, "max_concurrency": 10_000}
-        self._parts[COORDINATOR] = coordinator.options(**self._named("coordinator"), **asynchronous).remote()
-        self._parts[STORE] = store.options(**self._named("store"), **asynchronous).remote()
-        self._parts[ADVANTAGES] = advantages.options(**self._named("advantages"), **asynchronous).remote(
+        self._parts[COORDINATOR] = coordinator.options(**self._named("coordinator"), **_ASYNCHRONOUS).remote()
+        self._parts[STORE] = store.options(**self._named("store"), **_ASYNCHRONOUS).remote()
+        self._parts[ADVANTAGES] = advantages.options(**self._named("advantages"), **_ASYNCHRONOUS).remote(
             self._parts[STORE], self._parts[COORDINATOR], {"OMP_NUM_THREADS": num_threads(1, 1)}
         )
         return self
@@ -110,21 +90,17 @@ class Job:
             The first status of a rank that is not 0; or 0.
 
         Raises:
-            LostPartError: A process died.
+            LostPartError: A process died, or is stopped and does not go on.
             RankError: A rank's work raised.
         """
         works = self._works(task)
-        runs = {
-            worker.train.remote(work): rank
-            for rank, (worker, work) in enumerate(zip(self._workers, works, strict=True))
-        }
-        lives = {self._parts[name].lives.remote(): name for name in (STORE, ADVANTAGES)}
+        watchers = self._start_watchers()
+        runs = [worker.train.remote(work) for worker, work in zip(self._workers, works, strict=True)]
         interruptions.is_training = True
         try:
-            outcomes = self._watch(runs, lives, screen, interruptions)
+            outcomes = Watch(self._parts, self.places, watchers, screen, interruptions).follow(runs)
         finally:
             interruptions.is_training = False
-        self.show_rest(screen)
         return next((o.status for o in outcomes.values() if o.status), 0)
 
     def _works(self, task: Task) -> list[Work]:
@@ -133,8 +109,8 @@ class Job:
         order = rank_order(places)
         self._workers = [self._workers[n] for n in order]
         places = [places[n] for n in order]
-        self.places |= {_rank_name(rank): p.place for rank, p in enumerate(places)}
-        port: Any = ray.get(self._workers[0].free_port.remote(), timeout=_START_SECONDS)
+        self.places |= {rank_name(rank): p.place for rank, p in enumerate(places)}
+        port = _started(rank_name(0), self._workers[0].free_port.remote())
         return [
             Work(
                 task.entry,
@@ -155,72 +131,19 @@ class Job:
         parts = {name: part.place.remote() for name, part in self._parts.items()}
         # Who needs another part to start is asked after it: its own error would only be an echo.
         self.places |= {name: _started(name, place) for name, place in parts.items()}
-        return [_started(_rank_name(bundle), place) for bundle, place in enumerate(ranks)]
+        return [_started(rank_name(bundle), place) for bundle, place in enumerate(ranks)]
 
-    def _watch(
-        self, runs: dict[Any, int], lives: dict[Any, str], screen: Screen, interruptions: Interruptions
-    ) -> dict[int, Outcome]:
-        coordinator = self._parts[COORDINATOR]
-        self._events = coordinator.take.remote()
-        outcomes: dict[int, Outcome] = {}
-        is_passed_on = False
-        while runs:
-            # Ray looks for signals about once a second while it waits; the timeout is for ours that came just before.
-            ready, _ = ray.wait([*runs, *lives, self._events], timeout=1.0)
-            if interruptions.received is not None and not is_passed_on:
-                coordinator.signal.remote(interruptions.received)
-                is_passed_on = True
-            for reference in ready:
-                name = self._name(reference, runs, lives)
-                try:
-                    result = ray.get(reference)
-                except RayError as error:
-                    raise self._lost(name) from error
-                if reference in runs:
-                    outcomes[runs.pop(reference)] = result
-                    if result.message is not None:
-                        raise self._first_error(outcomes, runs, lives)
-                else:
-                    screen.show(result)
-                    self._events = coordinator.take.remote()
-        return outcomes
-
-    def _name(self, reference: Any, runs: dict[Any, int], lives: dict[Any, str]) -> str:
-        return _rank_name(runs[reference]) if reference in runs else lives.get(reference, COORDINATOR)
-
-    def _first_error(
-        self, outcomes: dict[int, Outcome], runs: dict[Any, int], lives: dict[Any, str]
-    ) -> RuntimeError:
-        """What ended the job: a death before any exception, for that may only be its echo; else the earliest."""
-        coordinator = self._parts[COORDINATOR].lives.remote()
-        waiting = {**runs, **lives, coordinator: COORDINATOR}
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while waiting and time.monotonic() < deadline:
-            ready, _ = ray.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
-            for reference in ready:
-                name = self._name(reference, runs, lives)
-                try:
-                    outcomes[runs[reference]] = ray.get(reference)
-                except RayError:
-                    return self._lost(name)
-                del waiting[reference]
-        failed = {rank: o for rank, o in outcomes.items() if o.message is not None}
-        rank = min(failed, key=lambda rank: failed[rank].ended)
-        return RankError(rank, failed[rank])
-
-    def _lost(self, name: str) -> LostPartError:
-        place = self.places[name]
-        where = f"process {place.pid} on {place.address}"
-        return LostPartError(f"{name} was killed or crashed ({where}); {log_end(place)}")
-
-    def show_rest(self, screen: Screen) -> None:
-        """Show what the ranks have said and the driver has not: on its way already, or still with the coordinator."""
-        if self._events is None:
-            return
-        coordinator = self._parts[COORDINATOR]
-        with suppress(RayError):
-            coordinator.post.remote([])
-            screen.show(ray.get(self._events, timeout=_GRACE_SECONDS))
+    def _start_watchers(self) -> list[str]:
+        """A part that looks after each machine: the coordinator its own, and one for nothing else every other."""
+        watchers = {self.places[COORDINATOR].node: COORDINATOR}
+        for node, address in {place.node: place.address for place in self.places.values()}.items():
+            if node not in watchers:
+                watchers[node] = name = f"the watcher on {address}"
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                options = {**self._named(f"watcher-{node}"), **_ASYNCHRONOUS, "scheduling_strategy": there}
+                self._parts[name] = ray.remote(Part).options(**options).remote()
+        self.places |= {name: _started(name, self._parts[name].place.remote()) for name in watchers.values()}
+        return list(watchers.values())
 
 
 def _started(name: str, place: Any) -> Any:
@@ -236,7 +159,3 @@ def _started(name: str, place: Any) -> Any:
 
 def _first_line(error: RayError) -> str:
     return str(error).strip().split("\n", 1)[0]
-
-
-def _rank_name(rank: int) -> str:
-    return f"rank {rank} (actor, critic and rollout)"

@@ -20,9 +20,10 @@ from relax_lightning.config import ClusterConfig, Config
 from relax_lightning.config.checkpoints import read_manifest
 from relax_lightning.config.files import resumed_folder
 from relax_lightning.distributed.interruptions import Aborted, Interruptions
-from relax_lightning.distributed.job import Job, LostPartError, RankError, Task
+from relax_lightning.distributed.job import Job, Task
 from relax_lightning.distributed.placement import Demand, SharedGroup, resources_here
 from relax_lightning.distributed.screen import Screen, without_rays_own_words
+from relax_lightning.distributed.watch import LostPartError, RankError
 
 _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 256 * 2**20
@@ -160,7 +161,6 @@ def _attempt(task: Task, job: Job, interruptions: Interruptions) -> int | LostPa
             try:
                 return job.run(task, screen, interruptions)
             except (LostPartError, RankError) as error:
-                job.show_rest(screen)
                 return error
     finally:
         screen.close()

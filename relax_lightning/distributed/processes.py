@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _LOG_LINES = 25
-_SECONDS = 20.0
+_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,33 @@ class Place:
     """The machine's address in the cluster."""
     logs: tuple[str, ...]
     """Files that hold its standard output and error."""
+
+
+class Part:
+    """A process of a job as an asynchronous Ray actor: it answers the driver while it works."""
+
+    async def place(self) -> Place:
+        """Where this runs."""
+        return place_here()
+
+    async def lives(self) -> None:
+        """Never returns: the caller learns at once when this process ends."""
+        await asyncio.Event().wait()
+
+    async def stopped(self, pids: Sequence[int], seconds: float) -> list[int]:
+        """Which processes of this machine a signal like SIGSTOP holds, a while from now."""
+        await asyncio.sleep(seconds)
+        return [pid for pid in pids if is_stopped(pid)]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal holds a process of this machine. One that a debugger holds is none: it has another state."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    # The name before it is in parentheses, and may hold some: man 5 proc.
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def place_here() -> Place:

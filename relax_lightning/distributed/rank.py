@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import ray
 
 from relax_lightning.config import Config
-from relax_lightning.distributed.coordinator import Event, Line, Shown
+from relax_lightning.distributed.coordinator import Entered, Event, Line, Shown
 from relax_lightning.distributed.environment import RankPlace
 from relax_lightning.distributed.processes import place_here
 from relax_lightning.errors import text_of
@@ -75,7 +75,7 @@ class RankWorker:
         """Run the job's entry; returns instead of raising, so that one error is told once."""
         # Before torch is imported, which reads some of these then.
         os.environ.update(work.environment)
-        progress = ForwardedProgress(work.coordinator, is_shown=work.environment["RANK"] == "0")
+        progress = ForwardedProgress(work.coordinator, int(work.environment["RANK"]))
         with _signals(), _output_to(work.coordinator, is_shown=progress.is_shown):
             try:
                 self._enter_folder(work.folder)
@@ -100,16 +100,17 @@ class RankWorker:
 
 
 class ForwardedProgress(Progress):
-    """Sends what rank 0 has to show to the driver, and remembers the phase on every rank.
+    """Sends what rank 0 has to show to the driver, and of every rank the phase.
 
     Args:
         coordinator: Actor handle of `Coordinator`.
-        is_shown: Whether this rank's progress is the one that is shown.
+        rank: This process's.
     """
 
-    def __init__(self, coordinator: Any, *, is_shown: bool) -> None:
+    def __init__(self, coordinator: Any, rank: int) -> None:
         self._coordinator = coordinator
-        self.is_shown = is_shown
+        self._rank = rank
+        self.is_shown = rank == 0
         self.current_phase: str | None = None
 
     def start(self, first_iteration: int, max_iterations: int | None) -> None:
@@ -119,6 +120,7 @@ class ForwardedProgress(Progress):
     def phase(self, name: str | None) -> None:
         """Remember it, and send it on."""
         self.current_phase = name
+        _post(self._coordinator, [Entered(self._rank, name)])
         self._send("phase", name)
 
     def iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:

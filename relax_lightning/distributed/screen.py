@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from relax_lightning.distributed.coordinator import Event, Line
+from relax_lightning.distributed.coordinator import Line, Shown
 from relax_lightning.tracking.progress import make_progress
 
 _RAY_THREAD = "ray_listen_error_messages"
@@ -24,7 +24,7 @@ class Screen:
     def __init__(self, *, is_enabled: bool) -> None:
         self._progress = make_progress(is_enabled)
 
-    def show(self, events: Sequence[Event]) -> None:
+    def show(self, events: Sequence[Line | Shown]) -> None:
         """Show events in order."""
         for event in events:
             if isinstance(event, Line):

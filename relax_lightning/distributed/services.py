@@ -10,11 +10,11 @@ import ray
 from ray.exceptions import RayError
 
 from relax_lightning.config import AlgorithmConfig
-from relax_lightning.distributed.processes import Place, place_here
+from relax_lightning.distributed.processes import Part
 
 
-class StoreProcess:
-    """A Ray actor that holds TransferQueue's controller and one storage unit.
+class StoreProcess(Part):
+    """Holds TransferQueue's controller and one storage unit.
 
     They are made here, not by `transfer_queue.init`, which gives both one name in the whole Ray cluster: two jobs
     would share them. TransferQueue serves them from threads of its own.
@@ -37,17 +37,9 @@ class StoreProcess:
             "unit": self._unit.get_zmq_server_info(),
         }
 
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
 
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
-
-
-class AdvantagesProcess:
-    """A Ray actor that computes advantages from the sample store with the function that one process uses.
+class AdvantagesProcess(Part):
+    """Computes advantages from the sample store with the function that one process uses.
 
     Args:
         store: Actor handle of `StoreProcess`.
@@ -62,19 +54,9 @@ class AdvantagesProcess:
 
         self._service = LocalAdvantages(TransferQueueStore(store, coordinator))
 
-    async def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, rewards: str
-    ) -> dict[str, float]:
+    async def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
-        return await asyncio.to_thread(self._service.compute, partition, num_rows, algorithm, rewards=rewards)
-
-    async def place(self) -> Place:
-        """Where this runs."""
-        return place_here()
-
-    async def lives(self) -> None:
-        """Never returns: the caller learns at once when this process ends."""
-        await asyncio.Event().wait()
+        return await asyncio.to_thread(self._service.compute, partition, num_rows, algorithm)
 
 
 class RemoteAdvantages:
@@ -89,13 +71,11 @@ class RemoteAdvantages:
         self._process = process
         self._seconds = deadline_seconds
 
-    def compute(
-        self, partition: str, num_rows: int, algorithm: AlgorithmConfig, *, rewards: str = "rewards"
-    ) -> dict[str, float]:
+    def compute(self, partition: str, num_rows: int, algorithm: AlgorithmConfig) -> dict[str, float]:
         """As `AdvantagesService` says."""
         try:
             return ray.get(
-                self._process.compute.remote(partition, num_rows, algorithm, rewards), timeout=self._seconds
+                self._process.compute.remote(partition, num_rows, algorithm), timeout=self._seconds
             )
         except RayError as error:
             cause = getattr(error, "cause", None)

@@ -176,6 +176,7 @@ class ColocateStrategy(ParallelStrategy):
         """Join the process groups before anything is built."""
         super().setup_environment()
         self.peers = initialize_groups(self._parallel, self._device, self._seed, critic=self._critic_parallel)
+        self._pool.together = self.peers.collect
 
     def model_to_device(self) -> None:
         """Nothing: the roles live where they were built, and the module has no parameters of its own."""
@@ -215,7 +216,7 @@ class ColocateStrategy(ParallelStrategy):
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""
         if engine.memory():
-            self._pool.register("engine", EngineResident(engine), wait=self.barrier)
+            self._pool.register("engine", EngineResident(engine))
 
     @property
     def engine_keeps_weights(self) -> bool:

@@ -35,29 +35,23 @@ class GpuPool:
         mode: `auto`, `always` or `never`: `strategy.offload`.
         budget: Bytes of the GPU that are ours to fill; None: without bound.
         working: Bytes that each phase needs besides the residents.
+        together: Has an action done on all ranks, and raises on all where it raises on one. An engine's memory may lie
+            on the GPUs of several: what leaves one must have left all before anything comes back.
     """
 
     mode: str = "never"
     budget: int | None = None
     working: Mapping[str, int] = field(default_factory=dict)
+    together: Callable[[Callable[[], None]], object] = lambda action: action()
     _residents: dict[str, Resident] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
     _leaving: set[tuple[str, str]] = field(default_factory=set)
     _holdings: list[Holding] = field(default_factory=list)
     _plan: dict[str, list[Holding]] | None = None
-    _wait: Callable[[], None] | None = None
 
-    def register(self, owner: str, resident: Resident, *, wait: Callable[[], None] | None = None) -> None:
-        """Add an owner whose parts are all on the GPU now.
-
-        Args:
-            owner: Its name.
-            resident: It.
-            wait: Waits for all ranks, where the owner's memory lies on the GPUs of several: then what leaves one GPU
-                must have left all before anything comes back.
-        """
+    def register(self, owner: str, resident: Resident) -> None:
+        """Add an owner whose parts are all on the GPU now."""
         self._residents[owner] = resident
-        self._wait = wait or self._wait
         self._plan = None
 
     @property
@@ -90,11 +84,15 @@ class GpuPool:
 
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
+        self.together(lambda: self._clear_for(phase))
+        self.together(lambda: self._fetch(phase))
+
+    def _clear_for(self, phase: str) -> None:
         self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
         if "engine" in self._residents and not self._fits(phase):
             torch.cuda.empty_cache()
-        if self._wait is not None:
-            self._wait()
+
+    def _fetch(self, phase: str) -> None:
         for owner, tag in sorted(self._uses(phase) & (self._away | self._leaving)):
             self._residents[owner].onload(tag)
             self._away.discard((owner, tag))

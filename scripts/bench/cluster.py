@@ -2,7 +2,7 @@
 
     python scripts/bench/cluster.py --rounds 7
 
-The driver plays a rank: it writes an iteration's rollouts and values, has the advantages service compute, and reads
+The driver plays a rank: it writes an iteration's rewards and values, has the advantages service compute, and reads
 what comes back, in turns within this process and through the store's and the service's own processes.
 """
 
@@ -27,8 +27,8 @@ from relax_lightning.distributed.store import DEADLINE_SECONDS, TransferQueueSto
 
 PAYLOADS_MIB = (0.1, 1.0, 16.0, 64.0)
 PROMPT, RESPONSE = 128, 1024
-BYTES_PER_SAMPLE = 8 * PROMPT + RESPONSE * (8 + 1 + 4 + 4 + 4 + 4) + 8 + 8 + 4 + 1
-"""Tokens, mask, log-probs, values, advantages, returns, and the numbers of the sample."""
+BYTES_PER_SAMPLE = RESPONSE * (1 + 4 + 4 + 4 + 4)
+"""Mask, rewards, values, advantages, returns."""
 
 
 def rollouts_of(num_samples: int) -> Rollouts:
@@ -53,11 +53,10 @@ def rollouts_of(num_samples: int) -> Rollouts:
 
 def iteration(module: AdvantagesDataModule, rollouts: Rollouts, number: int) -> float:
     """Seconds of one iteration's exchange."""
-    values = torch.rand(len(rollouts), RESPONSE)
+    values, rewards = torch.rand(2, len(rollouts), RESPONSE)
     algorithm = AlgorithmConfig(lambd=0.95, normalize_advantages=True)
     start = time.perf_counter()
-    module.share(rollouts, number)
-    module.compute(rollouts, values, None, algorithm)
+    module.compute(rollouts, values, None, algorithm, rewards=rewards, iteration=number)
     return time.perf_counter() - start
 
 

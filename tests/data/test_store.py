@@ -44,8 +44,9 @@ def test_what_does_not_fit_is_refused_and_what_is_cleared_is_gone():
     assert torch.equal(store.get("b", [1], ["values"], reader="x")["values"], VALUES[1:])
 
 
-def test_the_advantages_side_shares_computes_and_clears():
+def test_the_advantages_side_writes_computes_and_clears():
     """By hand: V = .5 .4 .3 .2, r = 0 0 0 1, gamma 1, lambda .95: advantages .40065 .527 .66 .8."""
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
     values = torch.tensor([[0.5, 0.4, 0.3, 0.2]])
     rollouts = Rollouts(
         sample_ids=torch.tensor([7]),
@@ -68,13 +69,13 @@ def test_the_advantages_side_shares_computes_and_clears():
 
     module.connect(store, LocalAdvantages(store))
     for iteration in (1, 2):
-        module.share(rollouts, iteration)
-        experience, metrics = module.compute(rollouts, values, None, AlgorithmConfig(lambd=0.95))
+        experience, metrics = module.compute(
+            rollouts, values, None, AlgorithmConfig(lambd=0.95), rewards=rewards, iteration=iteration
+        )
         assert experience.advantages[0].tolist() == pytest.approx([0.40065, 0.527, 0.66, 0.8])
         assert experience.returns[0].tolist() == pytest.approx([0.90065, 0.927, 0.96, 1.0])
         assert experience.old_log_probs is rollouts.rollout_log_probs
         assert metrics["values/mean"] == pytest.approx(0.35)
-    got = store.get("iteration 2", [0], ["response_tokens", "rewards", "truncated"], reader="test")
-    assert got["response_tokens"].tolist() == [[3, 4, 5, 6]] and got["truncated"].tolist() == [False]
+    assert store.get("iteration 2", [0], ["values"], reader="test")["values"] is values
     with pytest.raises(RuntimeError, match="nobody wrote"):
-        store.get("iteration 1", [0], ["rewards"], reader="test")
+        store.get("iteration 1", [0], ["values"], reader="test")

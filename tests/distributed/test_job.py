@@ -14,10 +14,12 @@ from relax_lightning.config.loader import load, resolve
 
 ray = pytest.importorskip("ray")
 
+from relax_lightning.distributed import stopped  # noqa: E402
 from relax_lightning.distributed.interruptions import Interruptions  # noqa: E402
-from relax_lightning.distributed.job import Job, LostPartError, RankError, Task  # noqa: E402
+from relax_lightning.distributed.job import Job, Task  # noqa: E402
 from relax_lightning.distributed.placement import Demand, SharedGroup  # noqa: E402
 from relax_lightning.distributed.screen import Screen  # noqa: E402
+from relax_lightning.distributed.watch import LostPartError, RankError  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -109,18 +111,30 @@ def test_an_exception_is_told_once_with_rank_and_phase(group, tmp_path, monkeypa
     assert gone(job)
 
 
-@pytest.mark.parametrize("name", [RANK_1, "the sample store", "the advantages service", "the coordinator"])
-def test_a_killed_part_is_named_at_once(group, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "number", "how"),
+    [
+        (RANK_1, signal.SIGKILL, "was killed or crashed in its actor phase"),
+        ("the sample store", signal.SIGKILL, "was killed or crashed"),
+        ("the advantages service", signal.SIGSTOP, "was stopped (SIGSTOP) and did not go on for 30 s"),
+        ("the coordinator", signal.SIGKILL, "was killed or crashed"),
+        ("the coordinator", signal.SIGSTOP, "gave no answer for 40 s"),
+    ],
+)
+def test_a_part_that_is_killed_or_stopped_is_named(group, tmp_path, monkeypatch, name, number, how):
     """Rank 0 waits for rank 1 in a collective when that is killed; else one rank exchanges samples."""
     monkeypatch.chdir(tmp_path)
+    # Of a stopped part it is sure sooner than a job would be; test_launcher.py waits the real time.
+    monkeypatch.setattr(stopped, "NUM_LOOKS", 2)
+    monkeypatch.setattr(stopped, "SILENT_SECONDS", 15.0 if name == "the coordinator" else 40.0)
     killed = []
 
     def kill():
         killed.append(time.monotonic())
-        os.kill(job.places[name].pid, signal.SIGKILL)
+        os.kill(job.places[name].pid, number)
 
     is_rank = name == RANK_1
-    with Job(f"kill-{len(name)}", group, 2 if is_rank else 1) as job:
+    with Job(f"kill-{len(name)}-{number}", group, 2 if is_rank else 1) as job:
         thread = when(tmp_path / "begun", kill)
         with pytest.raises(LostPartError) as caught:
             run(job, "fail" if is_rank else "keep_exchanging", "wait")
@@ -128,7 +142,7 @@ def test_a_killed_part_is_named_at_once(group, tmp_path, monkeypatch, name):
         thread.join()
     message = str(caught.value)
     pid = job.places[name].pid
-    assert message.startswith(f"{name} was killed or crashed (process {pid} on ")
+    assert message.startswith(f"{name} {how} (process {pid} on ")
     assert f"-{pid}.out" in message
     if is_rank:
         assert message.endswith("waiting to be killed")

@@ -45,7 +45,7 @@ def points_of(folder):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A working directory with a user's own callbacks: a test's, and the one of docs/callbacks.md."""
-    for path in (HERE / "kill_once.py", HERE.parent.parent / "examples" / "my_callbacks.py"):
+    for path in (HERE / "disturbances.py", HERE.parent.parent / "examples" / "my_callbacks.py"):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -60,9 +60,9 @@ def alone(folder, *overrides):
     return points_of(folder)[1]
 
 
-def test_a_killed_rank_is_started_again_and_the_run_is_that_of_one_process(address, folder, capfd):
+def test_a_stopped_rank_is_started_again_and_the_run_is_that_of_one_process(address, folder, capfd):
     own = (
-        "trainer.callbacks=[{class_path: kill_once.KillOnce, init_args: {iteration: 3}}, "
+        "trainer.callbacks=[{class_path: disturbances.StopOnce, init_args: {iteration: 3}}, "
         "{class_path: my_callbacks.BestResponse, init_args: {target: 2.0}}]"
     )
     keys = ("trainer.max_steps=3", "trainer.enable_progress_bar=true", own)
@@ -72,8 +72,9 @@ def test_a_killed_rank_is_started_again_and_the_run_is_that_of_one_process(addre
     assert set(counts.values()) == {1}
     assert values == alone(folder / "alone", "trainer.max_steps=3")
     assert complete_iterations(folder / "run" / "checkpoints")[-1] == 3
-    assert "relax-lightning: rank 0 (actor, critic and rollout) was killed or crashed (process " in err
-    assert "about to be killed" in err
+    stopped = "rank 0 (actor, critic and rollout) was stopped (SIGSTOP) and did not go on for 30 s"
+    assert f"relax-lightning: {stopped} in its critic phase (process " in err
+    assert "about to be stopped" in err
     assert "The job ended; the last checkpoint is" in err and "iter_0000002" in err
     assert "Restart 1 of 1\n" in err
     lines = out.splitlines()
@@ -84,7 +85,7 @@ def test_a_killed_rank_is_started_again_and_the_run_is_that_of_one_process(addre
 
 
 def test_two_ranks_train_as_one_and_a_signal_at_one_of_them_saves_and_ends_both(address, folder, capfd):
-    own = "trainer.callbacks=[{class_path: kill_once.Signal, init_args: {iteration: 2}}]"
+    own = "trainer.callbacks=[{class_path: disturbances.Signal, init_args: {iteration: 2}}]"
     # One optimizer step an iteration: Adam's first one makes much of the last digit.
     one_step = ("model.global_batch_size=16", "model.algorithm.num_ppo_epochs=1")
     config = configured("run", 2, address, "trainer.max_steps=9", own, *one_step)

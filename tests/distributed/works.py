@@ -21,7 +21,7 @@ def columns(num_rows, width, seed):
     return {
         "response_tokens": tokens,
         "response_mask": mask,
-        "rewards": torch.randn(num_rows, generator=draw),
+        "token_rewards": torch.randn(num_rows, width, generator=draw) * mask,
         "truncated": torch.rand(num_rows, generator=draw) < 0.5,
         "values": torch.randn(num_rows, width, generator=draw) * mask,
         "final_values": torch.randn(num_rows, generator=draw),

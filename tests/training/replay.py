@@ -12,6 +12,7 @@ import torch
 from relax_lightning.callback import PPOCallback
 from relax_lightning.rollout.engine import Generation
 from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.strategies.pool import Resident
 
 
 class Recording(MegatronEngine):
@@ -72,6 +73,34 @@ class Broken(MegatronEngine):
         if os.environ["RANK"] == "1":
             raise RuntimeError("broken on purpose in a generation")
         return super().generate(prompts, sample_ids, sampling, seed, *rest)
+
+
+class NoRoom(PPOCallback):
+    """On rank 1, something stays where it is when the evaluation after iteration 1 wants room; later it leaves."""
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Put it there."""
+        if module.iteration == 1 and trainer.global_rank == 1:
+            trainer.strategy._pool.mode = "always"
+            trainer.strategy._pool.register("stubborn", _Stubborn())
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """From here on nothing leaves, and what has left comes back when it is used."""
+        trainer.strategy._pool.mode = "never"
+        trainer.strategy._pool.register("stubborn", _Stubborn())
+
+
+class _Stubborn(Resident):
+    def __init__(self) -> None:
+        self._stays = True
+
+    def sizes(self) -> dict[str, int]:
+        return {"weights": 1}
+
+    def offload(self, tag: str) -> None:
+        if self._stays:
+            self._stays = False
+            raise RuntimeError("stays on purpose")
 
 
 class RankWriter(PPOCallback):

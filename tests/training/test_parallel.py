@@ -39,7 +39,12 @@ CUTS = {
     ),
     "pp": ("model.actor.parallel={pipeline: 2}",),
     "dp": ("model.actor.optimizer.cpu_offload_fraction=0.5",),
-    "critic-alone": ("model.actor.parallel={tensor: 2}", "model.critic.parallel={tensor: 1}"),
+    "critic-alone": (
+        "model.actor.parallel={tensor: 2}",
+        "model.critic.parallel={tensor: 1}",
+        "model.actor.optimizer.distributed=false",
+        "model.critic.optimizer.distributed=false",
+    ),
 }
 pytestmark = pytest.mark.slow
 
@@ -109,19 +114,20 @@ def seen(folder: Path, num_ranks: int) -> list[dict[str, Any]]:
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(num_ranks)]
 
 
-def loaded(folder: Path, model: Path) -> dict[str, Tensor]:
+def loaded(folder: Path, model: Path, *, distributed: bool = True) -> dict[str, Tensor]:
     """Weights and moments of both roles of a checkpoint, in one process."""
     found = {}
     for kind, more in ((Actor, {}), (Critic, {"head_init": "zero"})):
         name = kind.__name__.lower()
         role = kind(
-            name, read_architecture(model), ParallelConfig(), OptimizerConfig(), num_steps=1,
+            name, read_architecture(model), ParallelConfig(), OptimizerConfig(distributed=distributed), num_steps=1,
             dtype=torch.float32, device=torch.device("cpu"), **more,
         )  # fmt: skip
         role.load(folder / name)
         for inner in inner_optimizers(role.optimizer):
             moments = [values[key] for values in inner.state.values() for key in ("exp_avg", "exp_avg_sq")]
-            found[f"{name}.moments"] = torch.cat([m.flatten() for m in moments])
+            # The distributed optimizer has the parameters in another order.
+            found[f"{name}.moments"] = torch.cat([m.flatten() for m in moments]).sort().values
         found |= {f"{name}.{parameter}": p.detach() for parameter, p in role.model.named_parameters()}
     return found
 
@@ -132,7 +138,8 @@ def assert_same_training(folder: Path, one: Path, model: Path, rel: float = 1e-5
         for name in COMPARED:
             assert ours[step][name] == pytest.approx(theirs[step][name], rel=rel, abs=1e-7), (step, name)
     last = "checkpoints/iter_0000003"
-    here, there = loaded(folder / last, model), loaded(one / last, model)
+    here = loaded(folder / last, model, distributed=folder.name != "critic-alone")
+    there = loaded(one / last, model)
     assert here.keys() == there.keys() and len(here) >= 40
     for name, tensor in there.items():
         assert (here[name] - tensor).norm() <= rel * tensor.norm(), name
@@ -234,26 +241,42 @@ def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, proces
     assert_same_training(folder, one, model)
 
 
+def test_a_run_goes_on_at_its_own_sizes_bit_for_bit(train: Any, one: Path) -> None:
+    whole = one.parent / "dp"
+    if not whole.exists():
+        train("dp", *CUTS["dp"])
+    train("again", *CUTS["dp"], more=(("Stopper", {"hook": "on_rollout_end", "iteration": 2}),))
+    again = train("again", *CUTS["dp"], ckpt_path="auto")
+    ours, theirs = metrics_of(again)[3], metrics_of(whole)[3]
+    for name in (name for name in theirs if not name.startswith(("phase/", "perf/", "memory/"))):
+        assert ours[name] == theirs[name], name
+    for ranks in zip(seen(again, 2), seen(whole, 2), strict=True):
+        ends, heads = zip(*((rank["end"], rank["heads"][-1]) for rank in ranks), strict=True)
+        assert all(torch.equal(tensor, ends[0][name]) for name, tensor in ends[1].items())
+        assert all(torch.equal(a, b) for a, b in zip(*heads, strict=True))
+
+
 SPARSE = (
     "trainer.max_steps=4",
     "model.global_batch_size=2",
     "data.rollout.batch_size=6",
     "trainer.val_check_interval=1",
     "data.rollout.validation={mine: {class_path: relax_lightning.data.digits.ReversedDigits,"
-    " init_args: {size: 5, seed: 3}}}",
+    " init_args: {size: 5, seed: 3}}, short: {class_path: relax_lightning.data.digits.ReversedDigits,"
+    " init_args: {size: 5, min_digits: 1, max_digits: 1}}}",
+    "data.rollout.reward.class_path=broken_rewards.wants_two_digits",
 )
 
 
 def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) -> None:
-    """Beside that, a signal to one rank ends the iteration on all."""
+    """Beside that, a signal to one rank ends the iteration on all, and an evaluation that fails on one fails on all."""
     alone = train("sparse-one", *SPARSE, engine="Sparse", ranks=None)
     there, expected = metrics_of(alone), seen(alone, 1)[0]["experiences"][0].rollouts
     signal = {"hook": "on_rollout_end", "iteration": 2, "signals": ["SIGTERM"], "rank": 1}
     for cut in ("dp", "pp", "tp-sp"):
         keys = (*SPARSE, *CUTS[cut])
-        folder, log, _ = train(
-            f"sparse-{cut}", *keys, engine="Sparse", more=(("Signaler", signal),), status=([143, 143],)
-        )
+        more = (("Signaler", signal), *([("replay.NoRoom", {})] if cut == "pp" else []))
+        folder, log, _ = train(f"sparse-{cut}", *keys, engine="Sparse", more=more, status=([143, 143],))
         assert log.count("Stopped after iteration 2; resume with --ckpt_path auto") == 1
         assert (folder / "checkpoints/latest_checkpointed_iteration.txt").read_text() == "2\n"
         here = metrics_of(folder)
@@ -264,7 +287,11 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
             assert 0 < int((ours.response_lengths > 0).sum()) < 6 and len(ours) == 12
             assert torch.equal(ours.response_tokens, expected.response_tokens)
             assert torch.equal(ours.rewards, expected.rewards)
-        for name in (*COMPARED, "val/mine/reward_mean"):
+        assert here[1]["val/short/failed"] == 1
+        assert ("RuntimeError: stays on purpose" in log) == (cut == "pp")
+        evaluated = "val/mine/failed" if cut == "pp" else "val/mine/reward_mean"
+        there[1]["val/mine/failed"] = 1.0
+        for name in (*COMPARED, evaluated):
             assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
 
 
@@ -274,6 +301,8 @@ def test_one_ranks_error_hangs_none(train: Any) -> None:
     _, log, ended = train("error", engine="Sparse", more=(("Saboteur", error),), status=([1, 1],))
     assert ended - began < 60
     assert "RuntimeError: broken on purpose in on_advantages_computed" in log
-    _, log, again = train("broken", *CUTS["tp"], engine="Broken", status=([1, 1],))
+    # In an evaluation, after which training would go on if it could.
+    keys = (*SPARSE, *CUTS["tp"], "trainer.val_before_training=true")
+    _, log, again = train("broken", *keys, engine="Broken", status=([1, 1],))
     assert again - ended < 60
     assert "RuntimeError: broken on purpose in a generation" in log

@@ -1,4 +1,4 @@
-"""A user's own callback that lets the run lose its process once."""
+"""A user's own callbacks that disturb a run once."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ from pathlib import Path
 from relax_lightning.callback import PPOCallback
 
 
-class KillOnce(PPOCallback):
-    """Ends this process by SIGKILL when values are computed in an iteration, unless it did so before.
+class StopOnce(PPOCallback):
+    """Stops this process for good when values are computed in an iteration, unless it did so before.
 
     Args:
         iteration: From 1.
@@ -16,14 +16,14 @@ class KillOnce(PPOCallback):
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
-        self.mark = Path("killed")
+        self.mark = Path("stopped")
 
     def on_values_computed(self, trainer, module, rollouts, values):
         """The critic has begun: this iteration is lost."""
         if module.iteration == self.iteration and not self.mark.exists():
             self.mark.touch()
-            print("about to be killed", flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
+            print("about to be stopped", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Signal(PPOCallback):

@@ -1,0 +1,180 @@
+"""What the driver waits for while a job runs: what its ranks say, how they end, and whether all parts go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from relax_lightning.distributed.coordinator import Entered, Event
+from relax_lightning.distributed.interruptions import Interruptions
+from relax_lightning.distributed.processes import Place, log_end
+from relax_lightning.distributed.rank import Outcome
+from relax_lightning.distributed.screen import Screen
+from relax_lightning.distributed.stopped import SILENT, STOPPED, MachineWatch
+
+COORDINATOR = "the coordinator"
+
+_GRACE_SECONDS = 2.0
+"""After a first error: one rank's death shows in others as a broken connection, sometimes a moment earlier."""
+
+
+class LostPartError(RuntimeError):
+    """A process of the job died, or was stopped for good; the message names it and ends with its log."""
+
+
+class RankError(RuntimeError):
+    """A rank's work raised an exception.
+
+    Args:
+        rank: The first one that did.
+        outcome: How it ended.
+    """
+
+    def __init__(self, rank: int, outcome: Outcome) -> None:
+        phase = f", {outcome.phase} phase" if outcome.phase else ""
+        super().__init__(f"rank {rank}{phase}: {outcome.message}")
+
+
+class Watch:
+    """Follows the ranks of a job to their end.
+
+    Args:
+        parts: Actor handles of the parts that are no ranks, by name.
+        places: Where each part and rank runs, by name.
+        watchers: The parts that look after their machine, one a machine.
+        screen: Shows what the ranks say.
+        interruptions: Signals at the driver.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Any],
+        places: Mapping[str, Place],
+        watchers: Sequence[str],
+        screen: Screen,
+        interruptions: Interruptions,
+    ) -> None:
+        self._parts = parts
+        self._places = places
+        self._screen = screen
+        self._interruptions = interruptions
+        self._machines = [MachineWatch(name, places) for name in watchers]
+        self._waiting: dict[Any, tuple[str, Callable[[Any], None]]] = {}
+        """What is waited for: the part that will answer, and what is done with its answer."""
+        self._events: Any = None
+        self._phases: dict[str, str | None] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._is_passed_on = False
+
+    def follow(self, works: Sequence[Any]) -> dict[int, Outcome]:
+        """How each rank ended.
+
+        Args:
+            works: Ray's reference to the outcome of each rank.
+
+        Raises:
+            LostPartError: A process died, or is stopped and does not go on.
+            RankError: A rank's work raised.
+        """
+        for rank, work in enumerate(works):
+            self._waiting[work] = rank_name(rank), partial(self._outcomes.__setitem__, rank)
+        for name, part in self._parts.items():
+            self._waiting[part.lives.remote()] = name, _never
+        for machine in self._machines:
+            self._look(machine)
+        self._take()
+        while len(self._outcomes) < len(works) and not self._failed():
+            began = time.monotonic()
+            # Ray looks for signals about once a second while it waits; the timeout is for ours that came just before.
+            self._wait(1.0)
+            self._pass_signal_on()
+            for machine in self._machines:
+                if machine.is_silent(time.monotonic() - began):
+                    raise self._lost(machine.watcher, SILENT)
+        if self._failed():
+            raise self._first_error()
+        self.show_rest()
+        return self._outcomes
+
+    def _wait(self, seconds: float) -> None:
+        """Until something is answered, at most so long."""
+        ready, _ = ray.wait(list(self._waiting), timeout=seconds)
+        for reference in ready:
+            name, act = self._waiting.pop(reference)
+            try:
+                answer = ray.get(reference)
+            except RayError as error:
+                raise self._lost(name, "was killed or crashed") from error
+            act(answer)
+
+    def _look(self, machine: MachineWatch) -> None:
+        watcher = self._parts[machine.watcher]
+        self._waiting[machine.ask(watcher)] = machine.watcher, partial(self._looked, machine)
+
+    def _looked(self, machine: MachineWatch, stopped: Sequence[int]) -> None:
+        lost = machine.lost(stopped)
+        if lost is not None:
+            raise self._lost(lost, STOPPED)
+        self._look(machine)
+
+    def _take(self) -> None:
+        self._events = self._parts[COORDINATOR].take.remote()
+        self._waiting[self._events] = COORDINATOR, self._taken
+
+    def _taken(self, events: Sequence[Event]) -> None:
+        self._show(events)
+        self._take()
+
+    def _show(self, events: Sequence[Event]) -> None:
+        self._phases |= {rank_name(e.rank): e.phase for e in events if isinstance(e, Entered)}
+        self._screen.show([event for event in events if not isinstance(event, Entered)])
+
+    def show_rest(self) -> None:
+        """Show what the ranks have said and the driver has not: on its way already, or still with the coordinator."""
+        with suppress(RayError):
+            self._parts[COORDINATOR].post.remote([])
+            self._show(ray.get(self._events, timeout=_GRACE_SECONDS))
+
+    def _pass_signal_on(self) -> None:
+        if self._interruptions.received is not None and not self._is_passed_on:
+            self._parts[COORDINATOR].signal.remote(self._interruptions.received)
+            self._is_passed_on = True
+
+    def _failed(self) -> dict[int, Outcome]:
+        return {rank: outcome for rank, outcome in self._outcomes.items() if outcome.message is not None}
+
+    def _first_error(self) -> RankError:
+        """The earliest of the ranks' errors; a death goes before it, for an error may only be the death's echo.
+
+        Raises:
+            LostPartError: A process died.
+        """
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+        self.show_rest()
+        failed = self._failed()
+        rank = min(failed, key=lambda rank: failed[rank].ended)
+        return RankError(rank, failed[rank])
+
+    def _lost(self, name: str, how: str) -> LostPartError:
+        self.show_rest()
+        place, phase = self._places[name], self._phases.get(name)
+        when = f" in its {phase} phase" if phase else ""
+        where = f"process {place.pid} on {place.address}"
+        return LostPartError(f"{name} {how}{when} ({where}); {log_end(place)}")
+
+
+def rank_name(rank: int) -> str:
+    """What messages call a rank."""
+    return f"rank {rank} (actor, critic and rollout)"
+
+
+def _never(answer: Any) -> None:
+    raise AssertionError("lives() has returned")
