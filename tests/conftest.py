@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.index(group) if group else len(order), item.get_closest_marker("slow") is None
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of the garbage collections that each checkpoint and training makes."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
