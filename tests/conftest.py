@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -22,9 +23,51 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
 
 
+SHARING = {
+    "Ray": ("distributed/test_job.py", "distributed/test_launcher.py"),
+    "SGLang": (
+        "rollout/test_engine_contract.py",
+        "rollout/test_sglang_engine.py",
+        "rollout/test_turns.py",
+        "training/test_sglang.py",
+    ),
+    "process server": (
+        "training/test_interruptions.py",
+        "training/test_parallel.py",
+        "training/test_smollm2.py",
+    ),
+}
+"""Files that one worker runs, since they share what takes long to start."""
+_GROUPS = {f"tests/{file}": name for name, files in SHARING.items() for file in files}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow files first, so that no worker ends with one of them alone."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The longest groups and the slow files first, so that no worker ends with one of them alone."""
+    order = list(SHARING)
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        group = _GROUPS.get(item.path.relative_to(REPOSITORY).as_posix())
+        return order.index(group) if group else len(order), item.get_closest_marker("slow") is None
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of the garbage collections that each checkpoint and training makes."""
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole files, and those of a group of `SHARING` as if they were one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return _GROUPS.get(file, file)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

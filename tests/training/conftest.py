@@ -58,14 +58,12 @@ def fit(recorder: Any) -> Fit:
 
 
 @pytest.fixture(scope="session")
-def command(recorder: Any) -> Iterator[Callable[..., Any]]:
-    """A function that runs `relax-lightning fit` in a process of its own.
+def forked(recorder: Any) -> Iterator[Callable[..., Any]]:
+    """A function that runs `relax-lightning` in a process of its own.
 
     Args:
-        folder: The run folder.
-        overrides: `key=value`.
-        callbacks: As for `fit`.
-        ckpt_path: As on the command line.
+        words: The arguments of the command line.
+        folder: The working directory, in which `log.txt` holds what was printed.
         ranks: Start as many ranks of one job; None: a process that nobody launched.
 
     Returns:
@@ -81,21 +79,10 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
     assert server.stdin is not None and server.stdout is not None
     requests, answers = server.stdin, server.stdout
 
-    def command(
-        folder: Path,
-        *overrides: str,
-        callbacks: Disturbances = (),
-        ckpt_path: str | None = None,
-        ranks: int | None = None,
-    ) -> Any:
+    def forked(words: list[str], folder: Path, ranks: int | None = None) -> Any:
         folder.mkdir(exist_ok=True)
         log = folder / "log.txt"
         log.unlink(missing_ok=True)
-        words = ["fit", "--config", str(HERE / "digits.yaml")]
-        words += [
-            f"--{key}" for key in (f"trainer.default_root_dir={folder}", _listed(callbacks), *overrides)
-        ]
-        words += ["--ckpt_path", ckpt_path] if ckpt_path else []
         request = {"argv": words, "folder": str(folder), "log": str(log), "ranks": ranks}
         requests.write(json.dumps(request) + "\n")
         requests.flush()
@@ -103,9 +90,36 @@ def command(recorder: Any) -> Iterator[Callable[..., Any]]:
         return answer["status"], log.read_text(), answer["ended"]
 
     assert answers.readline() == "ready\n"
-    yield command
+    yield forked
     requests.close()
     server.wait()
+
+
+@pytest.fixture(scope="session")
+def command(forked: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that trains by `relax-lightning fit` in a process of its own, and gives what `forked` does.
+
+    Args:
+        folder: The run folder.
+        overrides: `key=value`.
+        callbacks: As for `fit`.
+        ckpt_path: As on the command line.
+        ranks: As for `forked`.
+    """
+
+    def command(
+        folder: Path,
+        *overrides: str,
+        callbacks: Disturbances = (),
+        ckpt_path: str | None = None,
+        ranks: int | None = None,
+    ) -> Any:
+        keys = (f"trainer.default_root_dir={folder}", _listed(callbacks), *overrides)
+        words = ["fit", "--config", str(HERE / "digits.yaml"), *(f"--{key}" for key in keys)]
+        words += ["--ckpt_path", ckpt_path] if ckpt_path else []
+        return forked(words, folder, ranks)
+
+    return command
 
 
 def _listed(callbacks: Disturbances) -> str:

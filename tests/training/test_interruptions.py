@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from relax_lightning.config.checkpoints import complete_iterations, read_tracker
+from relax_lightning.tracking.mlflow_run import prepare_mlflow
 
 MLFLOW = "tracking.mlflow={experiment: interruptions}"
 SIX = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 3, save_last: true}")
@@ -34,6 +35,7 @@ def mlflow_run(folder):
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
     """An MLflow database without a run: making its tables takes longer than a whole training here."""
+    prepare_mlflow()
     from mlflow.tracking import MlflowClient
 
     path = tmp_path_factory.mktemp("mlflow") / "mlruns.db"
