@@ -26,7 +26,8 @@ check: setup
 	$(BIN)/pyright
 
 # Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
-test: setup-sglang check $(MODEL)/config.json
+test: setup-sglang
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check $(MODEL)/config.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 format: setup

@@ -7,14 +7,20 @@ the sampler, and draw by inversion as the embedded engine does. Only the server 
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
-import torch
-from sglang.srt.managers.scheduler import run_scheduler_process
-from torch import Tensor
+gc.disable()  # as in sglang_host
 
-from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest
-from relax_lightning.rollout.sglang_arguments import NUM_RESPONSE_TOKENS
+import torch  # noqa: E402
+from sglang.srt.managers.scheduler import run_scheduler_process  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest  # noqa: E402
+from relax_lightning.rollout.sglang_arguments import NUM_RESPONSE_TOKENS  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 
 def run_scheduler(*args: Any, **kwargs: Any) -> None:
