@@ -5,6 +5,7 @@ wait status and when it ended. With {"ranks": n} it runs as n ranks of one job, 
 the status is a list.
 """
 
+import gc
 import json
 import os
 import socket
@@ -23,6 +24,7 @@ def main() -> None:
     with suppress(ImportError):
         import mlflow.tracking  # noqa: F401
 
+    gc.freeze()
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
