@@ -309,9 +309,13 @@ def _export(words: list[str]) -> int:
         raise ValueError(f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', words[0], change)}")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ValueError(f"DIR: {fault('an empty or new folder', words[1], 'remove it or give another')}")
+    from relax_lightning.quiet import quiet_third_parties
+
+    quiet_third_parties()
     from relax_lightning.megatron.export import export_checkpoint
 
     export_checkpoint(checkpoint, directory)
+    print(f"wrote {directory}, from {checkpoint}")
     return 0
 
 

@@ -39,6 +39,7 @@ from relax_lightning.module import PPOModule  # noqa: E402
 from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
+    check_reference,
     check_same_model,
     check_same_trunk,
     is_first_rank,
@@ -274,6 +275,7 @@ def run(
     check_callbacks(config.trainer.callbacks)
     if ckpt_path is not None:
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
+    check_reference(config.model)
     if subcommand == "fit" and not _something_to_do(config, ckpt_path):
         return 0
     if subcommand == "validate" and ckpt_path is None:

@@ -115,6 +115,7 @@ class PPOModule(LightningModule):
             return
         strategy = self._strategy
         self._check_vocabulary()
+        self._data.rollout.vocabulary_size = architecture_of(self.config).vocab_size
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())

@@ -11,7 +11,8 @@ from typing import Any
 from lightning.pytorch import Callback, callbacks
 
 from relax_lightning.config import Config, ModelConfig
-from relax_lightning.config.checkpoints import TRACKER, iteration_of, read_manifest
+from relax_lightning.config.architecture import read_architecture
+from relax_lightning.config.checkpoints import TRACKER, iteration_of, read_manifest, role_folder
 from relax_lightning.config.files import plain_checkpoint
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.build import architecture_of
@@ -66,13 +67,32 @@ def check_same_trunk(config: ModelConfig, folder: Path) -> None:
         ValueError: Names every key that differs, with both values.
     """
     saved = (read_manifest(folder.parent) or {}).get("model")
-    if saved is None:
+    if saved is not None:
+        _refuse_other_trunk(config, saved["architecture"], str(folder))
+
+
+def check_reference(config: ModelConfig) -> None:
+    """Refuse a reference of another architecture than the actor's.
+
+    Raises:
+        ValueError: Names every key that differs, with both values.
+    """
+    reference, actor = config.reference, config.actor
+    if reference is None:
         return
-    ours, theirs = asdict(architecture_of(config)), saved["architecture"]
+    if reference.load is not None:
+        check_same_trunk(config, role_folder(reference.load, "actor"))
+    elif reference.hf_checkpoint not in (None, actor.hf_checkpoint):
+        theirs = asdict(read_architecture(reference.hf_checkpoint))
+        _refuse_other_trunk(config, theirs, reference.hf_checkpoint)
+
+
+def _refuse_other_trunk(config: ModelConfig, theirs: dict[str, Any], folder: str) -> None:
+    ours = asdict(architecture_of(config))
     different = [
         f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
     ]
-    _refuse_different(different, str(folder))
+    _refuse_different(different, folder)
 
 
 def _refuse_different(different: list[str], folder: str) -> None:

@@ -36,9 +36,9 @@ def _bad_shape(role: str, shape: Any) -> list[Fault]:
     if role not in ROLES:
         message = fault(f"one of the roles {', '.join(ROLES)}", role, "rename or remove it")
         return [Fault(f"resources.{role}", message)]
-    least = 0 if role == "advantages" else 1
-    if len(shape) == 2 and shape[0] >= 1 and shape[1] >= least:
-        return []
-    wanted = f"[replicas, gpus] with replicas of at least 1 and gpus of at least {least}"
-    change = "for example [1, 0]" if role == "advantages" else "for example [1, 8]"
-    return [Fault(f"resources.{role}", fault(wanted, list(shape), change))]
+    if role == "advantages":
+        is_right, wanted, change = tuple(shape) == (1, 0), "[1, 0], one process without a GPU", "change it"
+    else:
+        is_right = len(shape) == 2 and min(shape) >= 1
+        wanted, change = "[replicas, gpus], both of at least 1", "for example [1, 8]"
+    return [] if is_right else [Fault(f"resources.{role}", fault(wanted, list(shape), change))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -194,7 +195,14 @@ class RolloutConfig:
             at_least(self, 1, "batch_size", "n_samples_per_prompt"),
             one_of(self, ("warn", "raise"), "on_validation_error"),
             self._validation_keys_in_train(),
+            self._validation_names(),
         )
+
+    def _validation_names(self) -> list[Fault]:
+        """A name becomes part of metrics' names, of which MLflow refuses some, and of files'."""
+        odd = [name for name in self.validation if not re.fullmatch(r"[\w.-]+", name, re.ASCII)]
+        wanted = "a name of letters, digits, _, . and -"
+        return [Fault(f"validation.{name}", fault(wanted, name, "rename the set")) for name in odd]
 
     def _validation_keys_in_train(self) -> list[Fault]:
         if self.train is None:

@@ -113,6 +113,8 @@ class RolloutDataModule(LightningDataModule):
         self._batch_size = config.batch_size
         self.samples_per_iteration = config.batch_size * config.n_samples_per_prompt
         self.run_folder: str | Path = "."
+        self.vocabulary_size: int | None = None
+        """Of the policy, which may have more tokens than the tokenizer; None: not known yet."""
         self.peers = ALONE
         """All processes of the job; each generates its share, and the first one rewards."""
         self.tokenizer: Any = None
@@ -236,8 +238,8 @@ class RolloutDataModule(LightningDataModule):
         if function is None:
             samples = turns.generate(asked)
         else:
-            num_tokens = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else None
-            samples = turns.led_by_first(lambda: run_rollout_function(function, asked, turns, num_tokens))
+            size = self.vocabulary_size
+            samples = turns.led_by_first(lambda: run_rollout_function(function, asked, turns, size))
         requests = [
             RewardRequest(s.sample_id, s.prompt, turns.text(s.token_ids), s.label, s.metadata, wants_answers)
             for s in samples

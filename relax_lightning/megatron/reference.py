@@ -11,7 +11,6 @@ from torch import Tensor
 
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ReferenceConfig
-from relax_lightning.config.architecture import read_architecture
 from relax_lightning.config.checkpoints import role_folder
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.hugging_face import load_weights
@@ -91,7 +90,7 @@ def build_reference(config: ReferenceConfig, actor: Actor, hf_checkpoint: str | 
         hf_checkpoint: What the actor's weights came from; None: a random start.
 
     Raises:
-        ValueError: The weights cannot be read, or belong to another architecture.
+        ValueError: The weights cannot be read.
     """
     if config.load is not None:
         folder = role_folder(Path(config.load), "actor")
@@ -99,12 +98,6 @@ def build_reference(config: ReferenceConfig, actor: Actor, hf_checkpoint: str | 
     source = config.hf_checkpoint
     if source is None or source == hf_checkpoint:
         return Reference(actor)
-    architecture = read_architecture(source)
-    if architecture != actor.architecture:
-        raise ValueError(
-            f"model.reference.hf_checkpoint: wanted the actor's architecture, got {architecture} in {source}; "
-            "give a model of the same shape"
-        )
     return Reference(actor, lambda a: load_weights(a.model, source))
 
 

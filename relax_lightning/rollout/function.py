@@ -61,7 +61,8 @@ def run_rollout_function(
         RolloutFunctionError: The function raised, or its samples are wrong: says which and how.
     """
     try:
-        answered = function(samples, engine)
+        # Of a list of its own, which it may change.
+        answered = function(list(samples), engine)
     except Exception as error:
         raise RolloutFunctionError(f"the rollout function raised {type(error).__name__}: {error}") from error
     name = f"{_KEY} ({getattr(function, '__qualname__', type(function).__qualname__)})"
@@ -88,6 +89,10 @@ def run_rollout_function(
 
 def _problems(sample: Sample, given: Sample, engine: TurnEngine, num_tokens: int | None) -> Iterator[str]:
     """What is wrong with one answered sample; at most one problem of its shape, else those of its contents."""
+    for name in ("token_ids", "mask", "log_probs"):
+        if not isinstance(getattr(sample, name), tuple):
+            yield f"wanted a tuple as {name}, got {type(getattr(sample, name)).__name__}"
+            return
     length = len(sample.token_ids)
     if len(sample.mask) != length or len(sample.log_probs) != length:
         yield (
@@ -114,8 +119,11 @@ def _mask_problems(sample: Sample, engine: TurnEngine) -> Iterator[str]:
     if kinds:
         yield f"wanted True or False in the mask, got {', '.join(kinds)}"
         return
-    if not all(math.isfinite(log_prob) for log_prob in sample.log_probs):
-        yield "wanted finite log-probs, got NaN or infinity"
+    odd = [
+        value for value in sample.log_probs if not isinstance(value, float | int) or not math.isfinite(value)
+    ]
+    if odd:
+        yield f"wanted finite numbers as log-probs, got {odd[:5]}"
         return
     for start, end in _runs(sample.mask):
         if not engine.was_generated(sample, start, end):

@@ -334,6 +334,13 @@ def test_users_own_classes_are_checked_for_their_shape_only(good):
     assert line.startswith("data.rollout.engine.init_args: wanted a mapping, got 3")
 
 
+def test_names_of_validation_sets_are_those_of_metrics(good):
+    (line,) = problems([good], "data.rollout.validation={a@b: {path: y}, a-1_b.c: {path: y}}")
+    assert line == (
+        "data.rollout.validation.a@b: wanted a name of letters, digits, _, . and -, got 'a@b'; rename the set"
+    )
+
+
 def test_keys_of_validation_sets_are_refused_in_the_training_set(good):
     found = problems(
         [good],

@@ -146,9 +146,13 @@ def test_roles_that_train_need_ranks(plan):
     document = plan("--config", RECIPE, "--no-files", "--cluster.resources.critic", "[1, 0]")[1]
     (error,) = [p for p in document["problems"] if p["severity"] == "error"]
     assert error["key"] == "cluster.resources.critic"
-    assert error["message"].startswith(
-        "wanted [replicas, gpus] with replicas of at least 1 and gpus of at least 1"
-    )
+    assert error["message"].startswith("wanted [replicas, gpus], both of at least 1")
+
+
+def test_advantages_are_computed_by_one_process(plan):
+    document = plan("--config", RECIPE, "--no-files", "--cluster.resources.advantages", "[7, 0]")[1]
+    (error,) = [p for p in document["problems"] if p["severity"] == "error"]
+    assert error["message"] == "wanted [1, 0], one process without a GPU, got [7, 0]; change it"
 
 
 def test_a_trial_run_has_its_own_length(plan):

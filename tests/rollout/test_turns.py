@@ -92,7 +92,9 @@ WRONG: dict[str, tuple[Change, str]] = {
     "reason": (lambda s: replace(s, finish_reason="done"), "finish_reason `stop` or `length`, got 'done'"),
     "no token": (lambda s: replace(s, token_ids=(*s.token_ids[:-1], 96)), r"token ids from 0 to 95, got \[96\]"),
     "mask of numbers": (lambda s: replace(s, mask=(1,) * 20), "True or False in the mask, got int"),
-    "NaN": (lambda s: replace(s, log_probs=(float("nan"),) * 20), "finite log-probs"),
+    "list": (lambda s: replace(s, token_ids=list(s.token_ids)), "a tuple as token_ids, got list"),
+    "None": (lambda s: replace(s, log_probs=(None,) * 20), "finite numbers as log-probs, got .None"),
+    "NaN": (lambda s: replace(s, log_probs=(float("nan"),) * 20), "finite numbers as log-probs"),
     "tool output learned from": (
         lambda s: replace(s, mask=(True,) * 20),
         "mask True only on tokens that the engine generated .* got it on 0 to 19",
@@ -125,6 +127,8 @@ def test_what_cannot_be_learned_from_is_named(tiny_actor: Any) -> None:
         "tuples": (lambda s, e: [(1, 2)] * len(s), "got a list of tuple"),
         "too few": (lambda s, e: s[:2], r"wanted the 12 samples in their order, got 2 \(\[0, 1\]"),
         "order": (lambda s, e: s[::-1], "in their order"),
+        "order changed in place": (lambda s, e: s.reverse() or s, "in their order"),
+        "dropped in place": (lambda s, e: s.pop() and s, "wanted the 12 samples in their order, got 11"),
         "raises": (lambda s, e: 1 / 0, "raised ZeroDivisionError"),
     }
     for wrong, message in lists.values():

@@ -6,6 +6,7 @@ import torch
 from relax_lightning.algorithms.gae import compute_gae
 from relax_lightning.algorithms.kl import estimate_kl
 from relax_lightning.algorithms.token_rewards import token_rewards
+from relax_lightning.megatron.export import export_checkpoint
 
 A = "model.algorithm"
 REFERENCE = "model.reference={}"
@@ -74,6 +75,19 @@ def test_a_checkpoint_is_a_reference(fit, rewarded, tmp_path):
         assert torch.equal(parameter, rewarded.states[2][f"actor.weights.{name}"])
     expected = run.module.actor.log_probs(rollouts, [list(range(len(rollouts)))])
     torch.testing.assert_close(run.experiences[0].ref_log_probs, expected, atol=1e-5, rtol=0)
+
+
+def test_a_reference_of_another_architecture_is_refused_before_anything_is_built(fit, rewarded, tmp_path):
+    path = rewarded.folder / "checkpoints" / "iter_0000002"
+    other = "model.actor.architecture.rope_theta=10"
+    with pytest.raises(
+        ValueError, match=r"iter_0000002/actor holds another model .*: rope_theta 10000.0, now 10"
+    ):
+        fit(tmp_path / "loaded", *REWARD[1:], f"model.reference.load={path}", other)
+    export_checkpoint(path, tmp_path / "exported")
+    with pytest.raises(ValueError, match=r"exported holds another model .*: rope_theta 10000.0, now 10"):
+        fit(tmp_path / "read", *REWARD[1:], f"model.reference.hf_checkpoint={tmp_path / 'exported'}", other)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"exported"}
 
 
 def test_resumed_with_steered_kl_and_running_rewards_is_the_same_to_the_bit(fit, recorder, tmp_path):
