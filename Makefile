@@ -8,7 +8,7 @@ ARGS ?=
 # Compiled once, torch, Lightning and Megatron import ten seconds faster in each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-sglang fit test check format ui smollm2 lock
+.PHONY: setup setup-sglang fit test tests check format ui smollm2 lock
 
 setup:
 	@scripts/setup.sh
@@ -25,9 +25,11 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
-# Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
 test: setup-sglang
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync check $(MODEL)/config.json
+	@$(MAKE) --no-print-directory --jobs 2 check tests
+
+# Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
+tests: $(MODEL)/config.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 format: setup

@@ -19,6 +19,7 @@ from tests.conftest import REPOSITORY
 SMALLER = [
     "model.algorithm.num_ppo_epochs=1",
     "callbacks.lr_warmup.critic.num_iters=2",
+    "callbacks.critic_only_warmup.num_steps=1",
     "data.rollout.batch_size=4",
     "data.rollout.n_samples_per_prompt=2",
     "data.rollout.sampling.max_new_tokens=16",
@@ -62,15 +63,16 @@ def test_two_iterations_a_resume_and_an_export(
 ) -> None:
     folder = fit(2)
     assert sorted(metrics_by_step(folder)) == [1, 2]
-    fit(3, "--ckpt_path", "auto")
+    # Its checkpoint is of four gigabytes: one is enough.
+    fit(3, "--ckpt_path", "auto", "--callbacks.checkpoint", "null")
     found = metrics_by_step(folder)
     assert sorted(found) == [1, 2, 3]
     assert all(math.isfinite(value) for metrics in found.values() for value in metrics.values())
-    # Two iterations of critic alone, by the file; the engine and the trainer agree on the third.
-    assert [("actor/pg_loss" in found[step]) for step in (1, 2, 3)] == [False, False, True]
-    assert found[3]["mismatch/log_prob_abs_diff"] < 1e-5
+    # One iteration of the critic alone; engine and trainer agree on the actor that it leaves and on the updated one.
+    assert [("actor/pg_loss" in found[step]) for step in (1, 2, 3)] == [False, True, True]
+    assert all(found[step]["mismatch/log_prob_abs_diff"] < 1e-5 for step in (2, 3))
     assert 0 < found[1]["response/length_mean"] <= 16
-    export_checkpoint(iteration_folder(folder / "checkpoints", 3), tmp_path / "exported")
+    export_checkpoint(iteration_folder(folder / "checkpoints", 2), tmp_path / "exported")
     assert_loads_and_has_moved(tmp_path / "exported", smollm2)
 
 
