@@ -36,7 +36,7 @@ from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.data.store import SampleStore  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
-from relax_lightning.plan.footprint import memory_plan, planned_fraction  # noqa: E402
+from relax_lightning.plan.footprint import memory_plan, planned_fraction, uses_reference  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
     check_callbacks,
     check_reference,
@@ -275,7 +275,8 @@ def run(
     check_callbacks(config.trainer.callbacks)
     if ckpt_path is not None:
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
-    check_reference(config.model)
+    if uses_reference(config):
+        check_reference(config.model)
     if subcommand == "fit" and not _something_to_do(config, ckpt_path):
         return 0
     if subcommand == "validate" and ckpt_path is None:

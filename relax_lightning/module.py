@@ -115,10 +115,10 @@ class PPOModule(LightningModule):
             return
         strategy = self._strategy
         self._check_vocabulary()
-        self._data.rollout.vocabulary_size = architecture_of(self.config).vocab_size
         self.actor: Actor
         self.critic: Critic
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
+        self._data.rollout.vocabulary_size = self.actor.architecture.vocab_size
         reference = self._build_reference()
         if self.critic_warm_start is not None:
             self.critic.load(self.critic_warm_start, weights_only=True)

@@ -50,10 +50,7 @@ def check_same_model(config: ModelConfig, manifest: dict[str, Any], folder: str)
     ours, theirs = asdict(architecture_of(config)), saved["architecture"]
     ours["optimizer.distributed"] = config.actor.optimizer.distributed
     theirs = {**theirs, "optimizer.distributed": saved.get("distributed_optimizer", True)}
-    different = [
-        f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
-    ]
-    _refuse_different(different, folder)
+    _refuse_different(ours, theirs, folder)
 
 
 def check_same_trunk(config: ModelConfig, folder: Path) -> None:
@@ -68,7 +65,7 @@ def check_same_trunk(config: ModelConfig, folder: Path) -> None:
     """
     saved = (read_manifest(folder.parent) or {}).get("model")
     if saved is not None:
-        _refuse_other_trunk(config, saved["architecture"], str(folder))
+        _refuse_different(asdict(architecture_of(config)), saved["architecture"], str(folder))
 
 
 def check_reference(config: ModelConfig) -> None:
@@ -84,18 +81,13 @@ def check_reference(config: ModelConfig) -> None:
         check_same_trunk(config, role_folder(reference.load, "actor"))
     elif reference.hf_checkpoint not in (None, actor.hf_checkpoint):
         theirs = asdict(read_architecture(reference.hf_checkpoint))
-        _refuse_other_trunk(config, theirs, reference.hf_checkpoint)
+        _refuse_different(asdict(architecture_of(config)), theirs, reference.hf_checkpoint)
 
 
-def _refuse_other_trunk(config: ModelConfig, theirs: dict[str, Any], folder: str) -> None:
-    ours = asdict(architecture_of(config))
+def _refuse_different(ours: dict[str, Any], theirs: dict[str, Any], folder: str) -> None:
     different = [
         f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
     ]
-    _refuse_different(different, folder)
-
-
-def _refuse_different(different: list[str], folder: str) -> None:
     if different:
         raise ValueError(
             f"{folder} holds another model than model.actor describes: {'; '.join(different)}; "

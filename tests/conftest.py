@@ -168,16 +168,10 @@ def sglang_engine(tiny_actor: Any) -> Iterator[Any]:
     engine = SGLangEngine()
     with pytest.MonkeyPatch.context() as patch:
         # As in a rank that torchrun started: SGLang's own processes would wait at torchrun's store for each other.
-        for name in (
-            "TORCHELASTIC_USE_AGENT_STORE",
-            "TORCHELASTIC_RUN_ID",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "RANK",
-        ):
-            patch.setenv(
-                name, {"RANK": "1", "MASTER_PORT": "1", "MASTER_ADDR": "127.0.0.1"}.get(name, "True")
-            )
+        rank = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "True"}
+        for name, value in (rank | agent).items():
+            patch.setenv(name, value)
         engine.attach(tiny_actor, Letters())
     yield engine
     engine.close()

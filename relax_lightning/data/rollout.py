@@ -238,8 +238,9 @@ class RolloutDataModule(LightningDataModule):
         if function is None:
             samples = turns.generate(asked)
         else:
-            size = self.vocabulary_size
-            samples = turns.led_by_first(lambda: run_rollout_function(function, asked, turns, size))
+            samples = turns.led_by_first(
+                lambda: run_rollout_function(function, asked, turns, self.vocabulary_size)
+            )
         requests = [
             RewardRequest(s.sample_id, s.prompt, turns.text(s.token_ids), s.label, s.metadata, wants_answers)
             for s in samples

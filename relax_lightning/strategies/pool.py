@@ -89,7 +89,8 @@ class GpuPool:
 
     def _clear_for(self, phase: str) -> None:
         self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
-        if "engine" in self._residents and not self._fits(phase):
+        # In a phase of its own torch takes from what it keeps.
+        if "engine" in self._residents and phase in ("rollout", "publish") and not self._fits(phase):
             torch.cuda.empty_cache()
 
     def _fetch(self, phase: str) -> None:

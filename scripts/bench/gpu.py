@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -252,7 +253,11 @@ def main() -> None:
     )
     cli = RelaxLightningCLI(config, None, "fit")
     cli.trainer.callbacks.append(measurements)  # pyright: ignore[reportAttributeAccessIssue]
-    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    try:
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    finally:
+        if cli.trainer.is_global_zero:
+            shutil.rmtree(folder, ignore_errors=True)
     if not cli.trainer.is_global_zero:
         return
     world = cli.trainer.world_size

@@ -126,8 +126,7 @@ def loaded(folder: Path, model: Path, *, distributed: bool = True) -> dict[str, 
         role.load(folder / name)
         for inner in inner_optimizers(role.optimizer):
             moments = [values[key] for values in inner.state.values() for key in ("exp_avg", "exp_avg_sq")]
-            # The distributed optimizer has the parameters in another order.
-            found[f"{name}.moments"] = torch.cat([m.flatten() for m in moments]).sort().values
+            found[f"{name}.moments"] = torch.cat([m.flatten() for m in moments])
         found |= {f"{name}.{parameter}": p.detach() for parameter, p in role.model.named_parameters()}
     return found
 
@@ -138,11 +137,15 @@ def assert_same_training(folder: Path, one: Path, model: Path, rel: float = 1e-5
         for name in COMPARED:
             assert ours[step][name] == pytest.approx(theirs[step][name], rel=rel, abs=1e-7), (step, name)
     last = "checkpoints/iter_0000003"
-    here = loaded(folder / last, model, distributed=folder.name != "critic-alone")
-    there = loaded(one / last, model)
+    distributed = folder.name != "critic-alone"
+    here, there = loaded(folder / last, model, distributed=distributed), loaded(one / last, model)
     assert here.keys() == there.keys() and len(here) >= 40
     for name, tensor in there.items():
-        assert (here[name] - tensor).norm() <= rel * tensor.norm(), name
+        pair = here[name], tensor
+        if name.endswith(".moments") and not distributed:
+            # The distributed optimizer has the parameters in another order.
+            pair = tuple(moments.sort().values for moments in pair)
+        assert (pair[0] - pair[1]).norm() <= rel * tensor.norm(), name
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -176,9 +179,6 @@ def test_two_gpus_learn_what_one_learns_in_bfloat16(cut: str, train: Any, one: P
     if not alone.exists():
         train(alone.name, *half, ranks=None)
     ours, theirs = metrics_of(train(f"bfloat16-{cut}", *half, *CUTS[cut])), metrics_of(alone)
-    for step in (1, 2, 3):
-        for name in COMPARED:
-            print(cut, step, name, ours[step][name], theirs[step][name])
     for name in COMPARED:
         assert ours[1][name] == pytest.approx(theirs[1][name], rel=2e-2, abs=1e-3), name
 
