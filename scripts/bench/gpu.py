@@ -261,9 +261,10 @@ def main() -> None:
     if not cli.trainer.is_global_zero:
         return
     world = cli.trainer.world_size
-    print(f"\n{arguments.model}, offload: {arguments.offload}, {world} x {torch.cuda.get_device_name()}")
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(f"\n{arguments.model}, offload: {arguments.offload}, {world} x {card}")
     tell(measurements.medians())
-    num_tokens = PROMPTS * SAMPLES * 2 * LENGTH
+    num_tokens = config.data.rollout.batch_size * SAMPLES * 2 * LENGTH
     tell({"rollout, tokens/s": num_tokens / 2 / FOUND["phase/rollout_seconds"]})
     for role in ("critic", "actor"):
         flops = flops_per_token(config) * num_tokens / world
