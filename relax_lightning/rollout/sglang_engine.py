@@ -166,32 +166,39 @@ class SGLangEngine:
         """
         assert "weights" not in self._released, "onload the weights' memory before a publication"
         version = self.weight_version + 1
-        if self.share.generates:
-            self._published = self._surviving("the publication", lambda: self._push(version))
-        else:
-            self._follow()
+        self._published = self._surviving("the publication", lambda: self._push(version))
         self.weight_version = version
         self._weights_lost = False
         return version
 
-    def _follow(self) -> None:
-        """Take part in a publication that another process makes: the weights are gathered over all ranks."""
-        for _ in self._source.hf_weights():
-            pass
-
-    def _push(self, version: int) -> Publication:
+    def _push(self, version: int) -> Publication | None:
+        """Publish, all ranks together: the weights are gathered over them. None where another rank sends them."""
         weights = self._source.hf_weights()
         if self._model["tie_word_embeddings"]:
             weights = ((name, tensor) for name, tensor in weights if name != "lm_head.weight")
-        client = self._client
-        return publish_weights(
-            weights,
-            client,
-            version,
-            transport=SharedMemory() if client.is_local else ByValue(),
-            num_receivers=self._tensor_parallel_size,
-            bucket_bytes=self._bucket_bytes,
-        )
+        client = self._client if self.share.generates else None
+        span = self._tensor_parallel_size
+        how: dict[str, Any]
+        if self._remote is None:
+            # Each rank hands the engine's rank on its GPU a copy that lies there: SGLang's memory saver maps memory
+            # that no other GPU may write to.
+            number = max(1, span // self._source.peers.size)
+            how = {"transport": SharedMemory(), "num_payloads": number, "exchange": self._exchange}
+        elif client is None:
+            for _ in weights:
+                pass
+            return None
+        else:
+            # For the same reason a server of several GPUs gets the bytes.
+            how = {"transport": SharedMemory() if client.is_local and span == 1 else ByValue()}
+            how["num_payloads"] = span
+        return publish_weights(weights, client, version, bucket_bytes=self._bucket_bytes, **how)
+
+    def _exchange(self, payloads: Callable[[], list[bytes]]) -> list[bytes]:
+        """Those of this engine's ranks."""
+        peers, span = self._source.peers, self._tensor_parallel_size
+        first = peers.rank // span * span
+        return [payload for given in peers.collect(payloads)[first : first + span] for payload in given]
 
     def verify(self) -> None:
         """Compare every tensor of the engine with the policy's.
@@ -203,7 +210,7 @@ class SGLangEngine:
             RuntimeError: Names the tensors that differ.
         """
         if not self.share.generates:
-            self._follow()
+            self._push(self.weight_version)
             return
         client = self._client
         before = client.weight_checksums()

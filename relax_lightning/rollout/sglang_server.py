@@ -29,6 +29,8 @@ _HOST = ("-m", "relax_lightning.rollout.sglang_host")
 _LAUNCHED = re.compile(r"(RANK|WORLD_SIZE)$|(LOCAL|GROUP|ROLE|MASTER|TORCHELASTIC)_")
 """Variables of a rank: with those of torchrun, SGLang's processes would look for each other at its store, and wait."""
 _LOG_LINES = 25
+_TRACEBACK = "Traceback (most recent call last)"
+_ERROR_LINES = 8
 _CLEARING_SECONDS = 5.0
 
 
@@ -109,9 +111,20 @@ class SGLangServer:
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
     def log_end(self) -> str:
-        """The last lines of the log, and where they come from."""
-        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        return "\n  ".join([f"the end of its log {self.log}:", *lines])
+        """The last lines of the log, where they come from, and the first error if it stands before them.
+
+        When one of several processes fails, the others' complaints about it come last.
+        """
+        lines = self.log.read_text(errors="replace").splitlines()
+        before, end = lines[:-_LOG_LINES], lines[-_LOG_LINES:]
+        shown = [f"the end of its log {self.log}:", *end]
+        start = next((n for n, line in enumerate(before) if _TRACEBACK in line), None)
+        if start is not None:
+            rest = range(start + 1, len(lines))
+            last = next((n for n in rest if not lines[n].startswith(" ")), len(lines) - 1)
+            first_lines = lines[max(start, last - _ERROR_LINES) : last + 1]
+            shown = [*shown, "the first error in it:", *first_lines]
+        return "\n  ".join(shown)
 
     def close(self, *, keep_log: bool = False) -> None:
         """Kill the server and all that it started; removes its folder unless the log is to be kept."""

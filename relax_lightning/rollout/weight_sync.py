@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -35,7 +35,7 @@ class WeightReceiver(Protocol):
         ...
 
     def update_weights(self, payloads: list[bytes], version: str, *, is_last: bool) -> None:
-        """Take one bucket; one payload for each tensor-parallel rank of the engine."""
+        """Take one bucket: a payload for each tensor-parallel rank of the engine, in their order."""
         ...
 
 
@@ -131,14 +131,19 @@ class Publication:
     """Sum of each bucket's 64-bit words, modulo 2**64."""
 
 
+def _alone(payloads: Callable[[], list[bytes]]) -> list[bytes]:
+    return payloads()
+
+
 def publish_weights(
     weights: Iterable[tuple[str, Tensor]],
-    receiver: WeightReceiver,
+    receiver: WeightReceiver | None,
     version: int,
     *,
     transport: Transport,
-    num_receivers: int,
+    num_payloads: int,
     bucket_bytes: int,
+    exchange: Callable[[Callable[[], list[bytes]]], list[bytes]] = _alone,
 ) -> Publication:
     """Send all weights; while the engine loads one bucket, the next one is packed.
 
@@ -147,31 +152,39 @@ def publish_weights(
 
     Args:
         weights: Hugging Face name and whole tensor, on any one device.
-        receiver: The engine.
+        receiver: The engine; None on a rank that does not drive it.
         version: Number of this publication.
         transport: How buckets travel.
-        num_receivers: Tensor-parallel ranks of the engine, each of which opens a payload of its own.
+        num_payloads: The engine's ranks that open this rank's buckets, each by a payload of its own.
         bucket_bytes: Size of a bucket; a larger tensor travels alone.
+        exchange: Makes this rank's payloads, and gives those of all the engine's ranks. All ranks call it equally
+            often: once for each bucket, when the one before has been loaded, and once at the end.
     """
     checksums: list[int] = []
     loading: Future[None] | None = None
-    with receiver.update_session(), ThreadPoolExecutor(1) as executor:
+    session = nullcontext() if receiver is None else receiver.update_session()
+    with session, ThreadPoolExecutor(1) as executor:
+        held: dict[str, Any] | None = None
         for names_and_tensors, is_last in _buckets(weights, bucket_bytes):
             bucket = _pack(names_and_tensors, transport)
             checksums.append(int(bucket["flattened_tensor"].view(torch.int64).sum()))
-            payloads = [transport.serialize(bucket) for _ in range(num_receivers)]
-            if loading is not None:
-                loading.result()
-            label = str(version) if is_last else f"{version}-incomplete"
-            loading = executor.submit(_send, receiver, payloads, label, is_last, bucket)
-        assert loading is not None, "a policy has weights"
-        loading.result()
+            payloads = exchange(partial(_payloads, loading, transport, bucket, num_payloads))
+            held = bucket  # lives until the next exchange tells that the engine has loaded it
+            if receiver is not None:
+                label = str(version) if is_last else f"{version}-incomplete"
+                loading = executor.submit(receiver.update_weights, payloads, label, is_last=is_last)
+        assert held is not None, "a policy has weights"
+        exchange(partial(_payloads, loading, transport, held, 0))
     return Publication(version, tuple(checksums))
 
 
-def _send(receiver: WeightReceiver, payloads: list[bytes], label: str, is_last: bool, bucket: Any) -> None:
-    """`bucket` is here to live until the engine has read it."""
-    receiver.update_weights(payloads, label, is_last=is_last)
+def _payloads(
+    loading: Future[None] | None, transport: Transport, bucket: dict[str, Any], number: int
+) -> list[bytes]:
+    """As many payloads of a bucket, once the engine has loaded the one before."""
+    if loading is not None:
+        loading.result()
+    return [transport.serialize(bucket) for _ in range(number)]
 
 
 def _buckets(

@@ -211,12 +211,13 @@ def baseline(config: Any) -> dict[str, float]:
         transformers.AutoConfig.for_model(**described), dtype=torch.bfloat16
     ).cuda()
     prompts = torch.randint(2, 12, (PROMPTS * SAMPLES, LENGTH), device="cuda")
+
+    def generate(length: int) -> None:
+        model.generate(prompts, max_new_tokens=length, min_new_tokens=length, do_sample=True, pad_token_id=0)
+
     with torch.inference_mode():
-        generate = partial(
-            model.generate, prompts, max_new_tokens=32, min_new_tokens=32, do_sample=True, pad_token_id=0
-        )
-        generate()
-        tokens_per_second = prompts.shape[0] * 32 / clocked(generate)
+        generate(8)
+        tokens_per_second = prompts.shape[0] * LENGTH / clocked(partial(generate, LENGTH))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     rows = torch.randint(2, 12, (8, 2 * LENGTH), device="cuda")
 

@@ -93,7 +93,7 @@ def test_many_small_buckets_bring_the_same_weights(
     assert all(
         client.weight_checksums()[0][name] != value for name, value in sums[0].items() if "weight" in name
     )
-    settings = {"transport": transport, "num_receivers": 1, "bucket_bytes": 20_000}
+    settings = {"transport": transport, "num_payloads": 1, "bucket_bytes": 20_000}
     publish_weights(tiny_actor.hf_weights(), client, engine.weight_version, **settings)
     assert client.weight_checksums() == sums
     assert generate(engine) == before

@@ -67,6 +67,30 @@ def test_a_server_that_does_not_start(
     assert_gone([sleeping])
 
 
+def test_the_log_shows_the_first_error_before_the_last_ones(
+    fake_host: None, tiny_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+print('[TP1] Scheduler hit an exception: Traceback (most recent call last):')
+print('  File "a.py", line 1', '    load()', 'RuntimeError: CUDA error: invalid argument', sep='\\n')
+for n in range(40): print('[TP0] Traceback (most recent call last):', f'Error: peer {n} is gone', sep='\\n')
+raise SystemExit('killed')
+"""
+    monkeypatch.setattr(sglang_server, "_HOST", ("-c", program))
+    engine = SGLangEngine()
+    engine.attach(tiny_actor, Letters())
+    with pytest.raises(RuntimeError, match="did not start") as caught:
+        engine.publish()
+    end, first = str(caught.value).split("the first error in it:")
+    assert "peer 39 is gone" in end
+    assert first.splitlines()[1:] == [
+        "  [TP1] Scheduler hit an exception: Traceback (most recent call last):",
+        '    File "a.py", line 1',
+        "      load()",
+        "  RuntimeError: CUDA error: invalid argument",
+    ]
+
+
 OWNER = """
 import json, os, signal, sys
 from relax_lightning.rollout import sglang_server

@@ -17,6 +17,10 @@ from contextlib import suppress
 
 def main() -> None:
     """Serve until stdin closes."""
+    # They ask CUDA about the GPU when they are imported (Megatron looks for them); then no fork of this process could
+    # use it. The other imports ask the driver's library, told by this variable.
+    sys.modules |= {"flashinfer": None, "quack": None}  # type: ignore[dict-item]
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import relax_lightning.lightning_cli
     import relax_lightning.rollout.megatron_engine  # noqa: F401
 
