@@ -143,9 +143,10 @@ class ValueHead(torch.nn.Linear):
             if initialization == "zero":
                 self.weight.zero_()
             else:
-                # Of the seed alone: what else was drawn before depends on how the models are cut.
-                draw = torch.Generator().manual_seed(torch.initial_seed())
-                self.weight.normal_(0.0, config.init_method_std, generator=draw)
+                # Of the seed alone, on the CPU: what else was drawn before depends on how the models are cut.
+                draw = torch.Generator("cpu").manual_seed(torch.initial_seed())
+                drawn = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
+                self.weight.copy_(drawn.normal_(0.0, config.init_method_std, generator=draw))
 
     def forward(self, hidden: Tensor, weight: Any = None, **_: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[tokens, 1, hidden] -> ([tokens, 1, 1] fp32, None), as Megatron's output layers answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,17 +50,18 @@ class Endless:
 
 def make(kind: Any, directory: Path, device: str, dtype: torch.dtype, **more: Any) -> Any:
     initialize_groups(ParallelConfig(), torch.device("cuda", 0), seed=0)
-    return kind(
-        kind.__name__.lower(),
-        read_architecture(directory),
-        ParallelConfig(),
-        OptimizerConfig(lr=1e-3),
-        num_steps=10,
-        dtype=dtype,
-        device=torch.device(device),
-        weights=str(directory),
-        **more,
-    )
+    with torch.device(device):  # as the Trainer makes them
+        return kind(
+            kind.__name__.lower(),
+            read_architecture(directory),
+            ParallelConfig(),
+            OptimizerConfig(lr=1e-3),
+            num_steps=10,
+            dtype=dtype,
+            device=torch.device(device),
+            weights=str(directory),
+            **more,
+        )
 
 
 def groups() -> list[list[int]]:
@@ -247,8 +249,10 @@ def test_a_share_on_the_host(dtype: torch.dtype, distributed: bool, tmp_path: Pa
 
     def make(fraction: float, source: str) -> tuple[Any, int, Any]:
         settings = replace(plain, cpu_offload_fraction=fraction)
+        gc.collect()
         before = requested()
         role = Actor("actor", a, one, settings, num_steps=9, dtype=dtype, device=device)
+        gc.collect()
         held = requested() - before
         if (tmp_path / source).exists():
             role.load(tmp_path / source)
