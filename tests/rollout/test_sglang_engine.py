@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -108,6 +112,57 @@ def test_many_small_buckets_bring_the_same_weights(
         publish_weights(broken(), client, engine.weight_version, **settings)
     with pytest.raises(RuntimeError, match=r"generated with weights (\d+)-incomplete, published are \1"):
         generate(engine)
+
+
+def test_every_rank_hands_the_engine_a_copy_of_its_own(tiny_actor: Any) -> None:
+    """Two ranks of one engine, each a thread."""
+    meeting, given = threading.Barrier(2, timeout=60), [[], []]
+    received: list[dict[str, torch.Tensor]] = [{}, {}]
+    storages: list[set[Any]] = [set(), set()]
+    versions = []
+
+    class Receiver:
+        def update_session(self) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
+
+        def update_weights(self, payloads: list[bytes], version: str, *, is_last: bool) -> None:
+            versions.append(version)
+            assert len(payloads) == 2
+            for weights, handles, payload in zip(received, storages, payloads, strict=True):
+                bucket = pickle.loads(payload)
+                flat = bucket["flattened_tensor"]
+                handles.add(flat.untyped_storage()._share_filename_cpu_()[1])
+                for place in bucket["metadata"]:
+                    part = flat[place.start_idx : place.end_idx].clone()
+                    weights[place.name] = part.view(place.dtype).view(place.shape)
+
+    def publish(rank: int) -> Any:
+        def exchange(payloads: Any) -> list[bytes]:
+            given[rank] = payloads()
+            meeting.wait()
+            found = [payload for of_rank in given for payload in of_rank]
+            meeting.wait()
+            return found
+
+        return publish_weights(
+            wanted.items(),
+            Receiver() if rank == 0 else None,
+            4,
+            transport=SharedMemory(),
+            num_payloads=1,
+            bucket_bytes=20_000,
+            exchange=exchange,
+        )
+
+    wanted = {name: tensor.detach().clone() for name, tensor in tiny_actor.hf_weights()}
+    with ThreadPoolExecutor(2) as ranks:
+        first, second = ranks.map(publish, range(2))
+    assert first == second
+    assert len(versions) > 3 and set(versions[:-1]) == {"4-incomplete"} and versions[-1] == "4"
+    assert not storages[0] & storages[1]
+    for weights in received:
+        assert weights.keys() == wanted.keys()
+        assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights.items())
 
 
 def test_another_publisher_is_noticed(engine: SGLangEngine, tiny_actor: Any) -> None:
