@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
 
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference
 from relax_lightning.config.tree import Config
 
 _KEY = "model.algorithm"
+_SHAPING = "data.rollout.shaping"
+_NEEDED = {
+    **dict.fromkeys(
+        (f"{_KEY}.importance_floor", f"{_KEY}.importance_level", f"{_KEY}.importance_mode"),
+        (f"{_KEY}.importance_cap", "give one, for example 2.0"),
+    ),
+    **dict.fromkeys((f"{_KEY}.kl_loss_coef", f"{_KEY}.kl_loss_type"), (f"{_KEY}.use_kl_loss", "set it true")),
+    f"{_KEY}.kl_horizon": (f"{_KEY}.kl_target", "give one, for example 6.0"),
+    f"{_KEY}.positive_nll_threshold": (f"{_KEY}.positive_nll_coef", "give one, for example 0.1"),
+    f"{_SHAPING}.overlong_penalty": (f"{_SHAPING}.overlong_buffer_tokens", "say how many"),
+}
+"""Keys that do nothing unless the one beside them is set, and how to set that."""
 
 
 def algorithm_problems(config: Config) -> Iterator[Problem]:
     """What is wrong with a resolved configuration."""
+    yield from _idle_problems(config)
     yield from _lambda_problems(config)
     yield from _importance_problems(config)
     yield from _kl_term_problems(config)
@@ -26,6 +42,22 @@ def missing_reference_problems(config: Config) -> Iterator[Problem]:
         yield Problem(_KEY, KL_WITHOUT_REFERENCE, "warning", ("model.reference",))
 
 
+def _idle_problems(config: Config) -> Iterator[Problem]:
+    for key, (needed, change) in _NEEDED.items():
+        value, default = _value_and_default(config, key)
+        beside, off = _value_and_default(config, needed)
+        if value != default and beside == off:
+            change = f"it does nothing without; {change}"
+            message = fault(f"{needed.rpartition('.')[2]} beside it", beside, change)
+            yield Problem(key, message, "warning", (needed,))
+
+
+def _value_and_default(config: Config, key: str) -> tuple[Any, Any]:
+    path, _, name = key.rpartition(".")
+    owner = attrgetter(path)(config)
+    return getattr(owner, name), next(field.default for field in fields(owner) if field.name == name)
+
+
 def _lambda_problems(config: Config) -> Iterator[Problem]:
     algorithm = config.model.algorithm
     if algorithm.lambd_length_alpha is not None and algorithm.lambd != 1.0:
@@ -34,18 +66,14 @@ def _lambda_problems(config: Config) -> Iterator[Problem]:
 
 
 def _importance_problems(config: Config) -> Iterator[Problem]:
-    a, involves = config.model.algorithm, (f"{_KEY}.importance_cap",)
+    a = config.model.algorithm
     if a.importance_cap is None:
-        for name, off in {"floor": None, "level": "token", "mode": "truncate"}.items():
-            if getattr(a, f"importance_{name}") != off:
-                message = fault("importance_cap beside it", None, "give one, for example 2.0")
-                yield Problem(f"{_KEY}.importance_{name}", message, "warning", involves)
         return
     if a.importance_floor is not None and a.importance_floor > a.importance_cap:
         message = fault(
             f"at most importance_cap ({a.importance_cap})", a.importance_floor, "change one of the two"
         )
-        yield Problem(f"{_KEY}.importance_floor", message, involves=involves)
+        yield Problem(f"{_KEY}.importance_floor", message, involves=(f"{_KEY}.importance_cap",))
     if a.old_log_probs == "rollout":
         change = "set model.algorithm.old_log_probs: recompute, or leave importance_cap out"
         wanted = "old log-probs of the trainer, which the weights correct the engine's to"

@@ -67,7 +67,7 @@ def check(
     problems += topology_problems(resolved, check_files=check_files)
     problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
     if subcommand != "validate":
-        problems += [*_schedule_problems(resolved), *_validation_interval_problems(resolved)]
+        problems += [*_schedule_problems(resolved), *_validation_problems(resolved)]
     problems += room_problems(resolved, check_files=check_files, gpu_memory=gpu_memory)
     if check_files:
         problems += [problem for find in _OF_FILES for problem in find(resolved)]
@@ -248,11 +248,15 @@ def _subcommand_problems(config: Config, subcommand: str) -> Iterator[Problem]:
         yield Problem("data.rollout.validation", message)
 
 
-def _validation_interval_problems(config: Config) -> Iterator[Problem]:
-    interval = config.trainer.val_check_interval
-    if interval is not None and not config.data.rollout.validation:
-        message = fault("sets of prompts in data.rollout.validation", "none", "nothing is evaluated; add one")
-        yield Problem("trainer.val_check_interval", message, "warning", ("data.rollout.validation",))
+def _validation_problems(config: Config) -> Iterator[Problem]:
+    trainer = config.trainer
+    asked = {
+        "val_check_interval": trainer.val_check_interval is not None,
+        "val_before_training": trainer.val_before_training,
+    }
+    for name in (name for name, is_set in asked.items() if is_set and not config.data.rollout.validation):
+        message = fault("sets of prompts in data.rollout.validation", {}, "nothing is evaluated; add one")
+        yield Problem(f"trainer.{name}", message, "warning", ("data.rollout.validation",))
 
 
 _Check = Callable[[Config], Iterator[Problem]]

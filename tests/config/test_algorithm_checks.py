@@ -51,7 +51,31 @@ def found(*overrides, **options):
         (
             (f"{A}.importance_mode=mask",),
             "warning",
-            f"{A}.importance_mode: wanted importance_cap beside it, got null; give one, for example 2.0",
+            f"{A}.importance_mode: wanted importance_cap beside it, got null; it does nothing without; give one, for "
+            "example 2.0",
+        ),
+        (
+            (f"{A}.kl_loss_coef=0.1",),
+            "warning",
+            f"{A}.kl_loss_coef: wanted use_kl_loss beside it, got false; it does nothing without; set it true",
+        ),
+        (
+            (f"{A}.positive_nll_threshold=0.5",),
+            "warning",
+            f"{A}.positive_nll_threshold: wanted positive_nll_coef beside it, got 0.0; it does nothing without; give "
+            "one, for example 0.1",
+        ),
+        (
+            ("data.rollout.shaping.overlong_penalty=0.5",),
+            "warning",
+            "data.rollout.shaping.overlong_penalty: wanted overlong_buffer_tokens beside it, got null; it does nothing "
+            "without; say how many",
+        ),
+        (
+            ("trainer.val_before_training=true",),
+            "warning",
+            "trainer.val_before_training: wanted sets of prompts in data.rollout.validation, got {}; nothing is "
+            "evaluated; add one",
         ),
         (
             (f"{A}.importance_cap=2.0", f"{A}.importance_floor=3.0", f"{A}.old_log_probs=recompute"),
