@@ -36,6 +36,7 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save when the iteration's number says so, or at once when training was asked to stop, as by a signal."""
+        _strategy(trainer).agree_to_stop(trainer)
         iteration = _module(pl_module).iteration
         if trainer.should_stop or (self._every_n_steps and iteration % self._every_n_steps == 0):
             self._save(trainer, iteration)

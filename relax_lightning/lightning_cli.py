@@ -117,6 +117,8 @@ class RelaxLightningCLI(LightningCLI):
             max_epochs=-1,
             logger=self._logger(),
             check_val_every_n_epoch=None,
+            # An arena that is pinned in inference mode could not be written to in training.
+            inference_mode=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             enable_checkpointing=self._config.callbacks.checkpoint is not None,

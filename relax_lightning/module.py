@@ -196,9 +196,7 @@ class PPOModule(LightningModule):
 
     def on_validation_start(self) -> None:
         """`validate` alone has published nothing yet."""
-        if self._data.rollout.engine.weight_version == 0:
-            self._strategy.make_room("publish")
-            self._to_engine()
+        self._publish_lost()
 
     # --- the iteration ----------------------------------------------------------------------------------------
 
@@ -210,10 +208,15 @@ class PPOModule(LightningModule):
         finally:
             self._running = None
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After all callbacks."""
+        self._strategy.agree_to_stop(self.trainer)
+
     def _run_iteration(self, prompts: Prompts) -> None:
         start = perf_counter()
         with self._strategy.iteration():
             self.hooks.fire("on_iteration_start", prompts)
+            self._publish_lost()
             rollouts, metrics = self._rollout(prompts)
             experience, more = self._learn_critic(rollouts, *self._log_probs_for_rewards(rollouts))
             metrics |= more
@@ -288,6 +291,14 @@ class PPOModule(LightningModule):
             return
         with self._phase("publish"):
             self.hooks.fire("on_weights_published", self._to_engine())
+
+    def _publish_lost(self) -> None:
+        """Publish again where an engine has given up its weights since: a checkpoint brings both roles to the GPU."""
+        engine = self._data.rollout.engine
+        is_lost = isinstance(engine, HoldsMemory) and any(self._strategy.peers.gather(engine.weights_lost))
+        if is_lost or engine.weight_version == 0:
+            self._strategy.make_room("publish")
+            self._to_engine()
 
     def _to_engine(self) -> int:
         """Publish the actor's weights; the GPU is ready for it."""

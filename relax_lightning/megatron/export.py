@@ -53,6 +53,7 @@ def _read_tensors(folder: Path, architecture: ArchitectureConfig, dtype: str) ->
     cpu, parallel = torch.device("cpu"), ParallelConfig()
     initialize_groups(parallel, cpu, seed=0)
     config = transformer_config(architecture, parallel, getattr(torch, dtype), recompute=None)
+    config.use_cpu_initialization = True
     built = build_model(architecture, config, groups_of(parallel), cpu)
     load_model_weights(built, folder)
     return {name: tensor.clone() for name, tensor in hugging_face_tensors(built)}

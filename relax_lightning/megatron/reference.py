@@ -102,4 +102,4 @@ def build_reference(config: ReferenceConfig, actor: Actor, hf_checkpoint: str | 
 
 
 def _on_host(weight: Tensor) -> Tensor:
-    return torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda)
+    return torch.empty(weight.shape, dtype=weight.dtype, device="cpu", pin_memory=weight.is_cuda)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -127,6 +128,15 @@ class Tokenizer(Protocol):
 @runtime_checkable
 class HoldsMemory(Protocol):
     """An engine with GPU memory of its own, which it can give up part by part while it does not generate."""
+
+    @property
+    def weights_lost(self) -> bool:
+        """Whether it has given up its weights since the last publication."""
+        ...
+
+    def borrow_policy(self, borrow: Callable[[], AbstractContextManager[None]]) -> None:
+        """Within `borrow()` the policy's weights are on the GPU, whatever the phase: to publish after a restart."""
+        ...
 
     def memory(self) -> dict[str, int]:
         """Bytes a GPU of `weights`, `kv_cache` and `cuda_graph`; waits until the engine has taken them."""

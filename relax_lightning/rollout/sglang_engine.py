@@ -6,6 +6,7 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -76,7 +77,9 @@ class SGLangEngine:
         self._remote: SGLangClient | None = None
         self._published: Publication | None = None
         self._released: set[str] = set()
-        self._weights_lost = False
+        self.weights_lost = False
+        """Whether the server has given up its weights since the last publication."""
+        self._borrow: Callable[[], AbstractContextManager[None]] = nullcontext
         if url is not None:
             self._connect(url, api_key)
         elif importlib.util.find_spec("sglang") is None:
@@ -129,7 +132,13 @@ class SGLangEngine:
             self._model, on_gpu=on_gpu, tensor_parallel_size=size, has_tokenizer=self._has_tokenizer
         )
         if on_gpu:
-            defaults["base_gpu_id"] = torch.cuda.current_device()
+            first, seen = torch.cuda.current_device(), torch.cuda.device_count()
+            if first + size > seen:
+                raise RuntimeError(
+                    f"data.rollout.engine.init_args.tensor_parallel_size: wanted {size} GPUs from number {first} on, "
+                    f"this process sees {seen}; let every rank see all GPUs of its machine, or lower it"
+                )
+            defaults["base_gpu_id"] = first
         return SGLangServer(
             self._model,
             self._tokenizer if self._has_tokenizer else None,
@@ -168,7 +177,7 @@ class SGLangEngine:
         version = self.weight_version + 1
         self._published = self._surviving("the publication", lambda: self._push(version))
         self.weight_version = version
-        self._weights_lost = False
+        self.weights_lost = False
         return version
 
     def _push(self, version: int) -> Publication | None:
@@ -183,15 +192,16 @@ class SGLangEngine:
             # Each rank hands the engine's rank on its GPU a copy that lies there: SGLang's memory saver maps memory
             # that no other GPU may write to.
             number = max(1, span // self._source.peers.size)
-            how = {"transport": SharedMemory(), "num_payloads": number, "exchange": self._exchange}
+            transport = SharedMemory() if number == 1 else ByValue()
+            how = {"transport": transport, "num_payloads": number, "exchange": self._exchange}
         elif client is None:
             for _ in weights:
                 pass
             return None
         else:
-            # For the same reason a server of several GPUs gets the bytes.
-            how = {"transport": SharedMemory() if client.is_local and span == 1 else ByValue()}
-            how["num_payloads"] = span
+            # For the same reason another one's server gets the bytes, unless all is in the memory of this machine.
+            is_shared = client.is_local and not torch.cuda.is_available()
+            how = {"transport": SharedMemory() if is_shared else ByValue(), "num_payloads": span}
         return publish_weights(weights, client, version, bucket_bytes=self._bucket_bytes, **how)
 
     def _exchange(self, payloads: Callable[[], list[bytes]]) -> list[bytes]:
@@ -226,6 +236,10 @@ class SGLangEngine:
                 f"policy's: {', '.join(wrong[:10])}"
             )
 
+    def borrow_policy(self, borrow: Callable[[], AbstractContextManager[None]]) -> None:
+        """See `HoldsMemory.borrow_policy`."""
+        self._borrow = borrow
+
     # --- memory -----------------------------------------------------------------------------------------------
 
     def memory(self) -> dict[str, int]:
@@ -252,7 +266,7 @@ class SGLangEngine:
         if leaving and self.share.generates:
             self._surviving("offloading", lambda: self._client.release(leaving))
         self._released.update(leaving)
-        self._weights_lost |= "weights" in leaving
+        self.weights_lost |= "weights" in leaving
 
     def onload(self, tags: Collection[str]) -> None:
         """Take the memory back; `weights` are undefined until the next publication."""
@@ -278,7 +292,7 @@ class SGLangEngine:
             RuntimeError: The engine aborted a sample, generated with other weights, or died twice.
         """
         assert not self._released, f"onload {', '.join(sorted(self._released))} before a generation"
-        assert not self._weights_lost, "publish before a generation: the weights have left the GPU"
+        assert not self.weights_lost, "publish before a generation: the weights have left the GPU"
         begun = num_response_tokens or [0] * len(prompts)
         longest = self._model["max_position_embeddings"]
         limits = response_limits(prompts, begun, sampling.max_new_tokens, longest)
@@ -366,8 +380,9 @@ class SGLangEngine:
         )
         dead.close(keep_log=True)
         self._server = self._start()
-        if self._published is not None and not self._weights_lost:
-            self._push_again(self._published)
+        if self._published is not None and not self.weights_lost:
+            with self._borrow():
+                self._push_again(self._published)
         if self._released:
             self._client.release(sorted(self._released))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
@@ -190,6 +192,10 @@ class ColocateStrategy(ParallelStrategy):
         """The object of rank `src`, on every rank."""
         return self.peers.gather(obj if self.global_rank == src else None)[src]
 
+    def agree_to_stop(self, trainer: Trainer) -> None:
+        """Stop all ranks where a callback of one of them asked for it: the others would wait for it for ever."""
+        trainer.should_stop = bool(self.peers.largest(int(trainer.should_stop)))
+
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Sum or mean of a tensor over all ranks."""
         if self.world_size == 1 or not isinstance(tensor, Tensor):
@@ -211,12 +217,13 @@ class ColocateStrategy(ParallelStrategy):
 
     def clear_gpu(self) -> None:
         """Make room for an engine that is about to start."""
-        self._pool.clear()
+        self._pool.together(self._pool.clear)
 
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""
         if engine.memory():
             self._pool.register("engine", EngineResident(engine))
+            engine.borrow_policy(partial(self._pool.borrowed, "actor", "weights"))
 
     @property
     def engine_keeps_weights(self) -> bool:

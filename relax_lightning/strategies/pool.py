@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -35,14 +36,15 @@ class GpuPool:
         mode: `auto`, `always` or `never`: `strategy.offload`.
         budget: Bytes of the GPU that are ours to fill; None: without bound.
         working: Bytes that each phase needs besides the residents.
-        together: Has an action done on all ranks, and raises on all where it raises on one. An engine's memory may lie
-            on the GPUs of several: what leaves one must have left all before anything comes back.
+        together: Has an action done on all ranks, gives all answers, and raises on all where it raises on one. An
+            engine's memory may lie on the GPUs of several: what leaves one must leave all, and have left before
+            anything comes back.
     """
 
     mode: str = "never"
     budget: int | None = None
     working: Mapping[str, int] = field(default_factory=dict)
-    together: Callable[[Callable[[], None]], object] = lambda action: action()
+    together: Callable[[Callable[[], Any]], list[Any]] = lambda action: [action()]
     _residents: dict[str, Resident] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
     _leaving: set[tuple[str, str]] = field(default_factory=set)
@@ -56,16 +58,22 @@ class GpuPool:
 
     @property
     def plan(self) -> dict[str, list[Holding]]:
-        """What leaves for each phase, by the sizes that the residents really have."""
+        """What leaves for each phase, by the sizes that the residents really have, where they are largest."""
         if self._plan is None:
-            self._holdings = [
-                Holding(owner, tag, size)
-                for owner, resident in self._residents.items()
-                for tag, size in resident.sizes().items()
-            ]
+            largest: dict[tuple[str, str], int] = {}
+            for sizes in self.together(self._sizes):
+                largest |= {part: max(size, largest.get(part, 0)) for part, size in sizes.items()}
+            self._holdings = [Holding(owner, tag, size) for (owner, tag), size in largest.items()]
             needs = {phase: self._need(phase) for phase in PHASES}
             self._plan = leaving(self._holdings, needs, budget=self.budget, mode=self.mode)
         return self._plan
+
+    def _sizes(self) -> dict[tuple[str, str], int]:
+        return {
+            (owner, tag): size
+            for owner, resident in self._residents.items()
+            for tag, size in resident.sizes().items()
+        }
 
     def _need(self, phase: str) -> Need:
         return Need(self._uses(phase), self.working.get(phase, 0))
@@ -79,8 +87,19 @@ class GpuPool:
         """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
         if self.mode == "never":
             return
-        everything = {(owner, tag) for owner, resident in self._residents.items() for tag in resident.sizes()}
-        self._send_away(everything - self._away)
+        self._send_away(set(self._sizes()) - self._away)
+
+    @contextmanager
+    def borrowed(self, owner: str, tag: str) -> Iterator[None]:
+        """Have a part on the GPU besides what the phase uses; afterwards it is where it was."""
+        is_away = (owner, tag) in self._away | self._leaving
+        if is_away:
+            self._bring(owner, tag)
+        try:
+            yield
+        finally:
+            if is_away:
+                self._send_away({(owner, tag)})
 
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
@@ -95,9 +114,12 @@ class GpuPool:
 
     def _fetch(self, phase: str) -> None:
         for owner, tag in sorted(self._uses(phase) & (self._away | self._leaving)):
-            self._residents[owner].onload(tag)
-            self._away.discard((owner, tag))
-            self._leaving.discard((owner, tag))
+            self._bring(owner, tag)
+
+    def _bring(self, owner: str, tag: str) -> None:
+        self._residents[owner].onload(tag)
+        self._away.discard((owner, tag))
+        self._leaving.discard((owner, tag))
 
     def _fits(self, phase: str) -> bool:
         """Whether the phase has room beside what this process's allocator keeps for itself."""

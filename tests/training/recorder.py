@@ -84,6 +84,7 @@ def state_of(module: Any) -> dict[str, Any]:
     """Everything of both roles that training moves: weights, moments, steps, schedule."""
     state: dict[str, Any] = {}
     for role in (module.actor, module.critic):
+        module.trainer.strategy.make_room(role.name)
         for name, value in role.model.state_dict().items():
             if isinstance(value, torch.Tensor):
                 state[f"{role.name}.weights.{name}"] = value.clone()
