@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -89,14 +90,23 @@ class HookDispatcher:
 
     def should_update_actor(self, iteration: int) -> bool:
         """True when every callback agrees; every callback is asked."""
-        return all([c.should_update_actor(self._trainer, self._module, iteration) for c in self._callbacks])
+        answers = {}
+        for callback in self._callbacks:
+            answer = callback.should_update_actor(self._trainer, self._module, iteration)
+            if not isinstance(answer, bool):
+                name = type(callback).__name__
+                raise ValueError(
+                    f"{name}.should_update_actor({iteration}): wanted True or False, got {answer}"
+                )
+            answers[callback] = answer
+        return all(answers.values())
 
     def lr_scale(self, role: str, step: int) -> float:
         """Product of all callbacks' factors."""
         scale = 1.0
         for callback in self._callbacks:
             answer = callback.lr_scale(self._trainer, self._module, role, step)
-            if not 0 <= answer < math.inf:
+            if not isinstance(answer, Real) or not 0 <= answer < math.inf:
                 name = type(callback).__name__
                 raise ValueError(
                     f"{name}.lr_scale({role!r}, {step}): wanted a factor of at least 0, got {answer}"

@@ -312,6 +312,7 @@ def _export(words: list[str]) -> int:
     from relax_lightning.quiet import quiet_third_parties
 
     quiet_third_parties()
+    _put_on_path(Path.cwd())  # the tokenizer may be the user's own
     from relax_lightning.megatron.export import export_checkpoint
 
     export_checkpoint(checkpoint, directory)

@@ -221,10 +221,11 @@ class PPOModule(LightningModule):
             experience, more = self._learn_critic(rollouts, *self._log_probs_for_rewards(rollouts))
             metrics |= more
             if self.hooks.should_update_actor(self.iteration):
+                self._shaping.steer_kl()
                 metrics |= self._learn_actor(experience)
             self._publish()
         self._tick()
-        metrics |= Scores.of(rollouts).metrics()
+        metrics |= Scores.of(rollouts).metrics() | self._data.rollout.reward_metrics
         metrics |= self._strategy.phase_metrics
         num_tokens = int(rollouts.prompt_lengths.sum() + rollouts.response_lengths.sum())
         metrics["perf/tokens_per_second"] = num_tokens / (perf_counter() - start)
@@ -319,7 +320,7 @@ class PPOModule(LightningModule):
             if warning is not None:
                 rank_zero_warn(warning)
             limit = self.config.algorithm.target_kl
-            return role.name == "critic" or limit is None or result.metrics["ppo_kl"] <= limit
+            return role.name == "critic" or limit is None or result.metrics["ppo_kl_k3"] <= limit
 
         seed = hash((self._data.seed, self.iteration, role.name == "actor")) & 0x7FFF_FFFF
         steps = self._batching.steps(len(experience), num_epochs, seed)

@@ -82,10 +82,10 @@ def _finished(metrics: dict[str, float]) -> dict[str, float]:
 
 @dataclass
 class FiniteGuard:
-    """Counts updates in a row that were skipped for NaN or infinity, and ends training at the limit."""
+    """Counts each role's updates in a row that were skipped for NaN or infinity, and ends training at the limit."""
 
     limit: int
-    consecutive: int = 0
+    consecutive: dict[str, int] = field(default_factory=dict)
 
     def check(self, result: StepResult, role: str, iteration: int, sample_ids: list[int]) -> str | None:
         """The warning of a skipped step, or None.
@@ -94,15 +94,15 @@ class FiniteGuard:
             NotFiniteError: That was the `limit`-th in a row.
         """
         if result.applied:
-            self.consecutive = 0
+            self.consecutive[role] = 0
             return None
-        self.consecutive += 1
+        self.consecutive[role] = in_a_row = self.consecutive.get(role, 0) + 1
         what = f"loss {result.loss}, gradient norm {result.grad_norm}"
         ranks = ", ".join(map(str, result.not_finite_ranks)) or "all"
         where = f"iteration {iteration}, {role}, rank {ranks}, samples {sample_ids}"
         message = f"{what} in {where}: the optimizer step was not applied"
-        if self.consecutive >= self.limit:
-            raise NotFiniteError(f"{message}; {self.consecutive} in a row, model.max_consecutive_nan reached")
+        if in_a_row >= self.limit:
+            raise NotFiniteError(f"{message}; {in_a_row} in a row, model.max_consecutive_nan reached")
         return message
 
 

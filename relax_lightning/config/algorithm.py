@@ -56,7 +56,9 @@ class AlgorithmConfig:
     num_critic_epochs: int | None = key(
         None, "passes over the rollouts of an iteration by the critic; null follows num_ppo_epochs"
     )
-    target_kl: float | None = key(None, "end the actor's passes of an iteration above this ppo_kl; null: off")
+    target_kl: float | None = key(
+        None, "end the actor's passes of an iteration above this ppo_kl_k3; null: off"
+    )
 
     def __post_init__(self) -> None:
         refuse(

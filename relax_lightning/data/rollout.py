@@ -116,6 +116,8 @@ class RolloutDataModule(LightningDataModule):
         self.vocabulary_size: int | None = None
         """Of the policy, which may have more tokens than the tokenizer; None: not known yet."""
         self.peers = ALONE
+        self.reward_metrics: dict[str, float] = {}
+        """Of the newest `generate`: the share of rewards that failed, where those count 0."""
         """All processes of the job; each generates its share, and the first one rewards."""
         self.tokenizer: Any = None
         self.engine: RolloutEngine
@@ -189,7 +191,10 @@ class RolloutDataModule(LightningDataModule):
         config = self._config
         seed = mix_seed(self._seed, iteration)
         asked = _samples(prompts, config.n_samples_per_prompt)
-        rollouts, _ = self._answer(asked, config.sampling, seed, f"iter_{iteration:07d}")
+        rollouts, outcomes = self._answer(asked, config.sampling, seed, f"iter_{iteration:07d}")
+        if config.reward is not None and config.reward.on_error == "zero":
+            num_failed = sum(outcome.error is not None for outcome in outcomes)
+            self.reward_metrics = {"reward/failed_fraction": num_failed / len(outcomes)}
         if config.shuffle_rewards:
             order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(seed))
             rollouts = replace(rollouts, rewards=rollouts.rewards[order])

@@ -28,6 +28,7 @@ class RewardShaping:
         self._kl = KLController(algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon)
         self.penalizes_kl = algorithm.kl_coef > 0
         """Whether `token_rewards` wants log-probs."""
+        self._observed = (0.0, 0)
 
     def learnable(self, rollouts: Rollouts) -> tuple[Tensor, dict[str, float]]:
         """[batch, response] bool: the mask without prompts that are left out, and what that costs."""
@@ -56,9 +57,14 @@ class RewardShaping:
         kl, kl_coef = estimate_kl(old_log_probs, ref_log_probs, mask, estimator="k1"), self._kl.kl_coef
         samples = int(mask.any(1).sum())
         mean = float(kl.double().sum()) / max(1, samples)
-        self._kl.update(mean, samples)
+        self._observed = (mean, samples)
         metrics |= {"reference/kl_per_response": mean, "reference/kl_coef": kl_coef}
         return token_rewards(rewards, mask, kl=kl, kl_coef=kl_coef), metrics
+
+    def steer_kl(self) -> None:
+        """Let the iteration's KL move its weight: where the actor stands still, as in a warm-up, it tells nothing."""
+        if self.penalizes_kl:
+            self._kl.update(*self._observed)
 
     def _of_samples(self, rollouts: Rollouts) -> tuple[Tensor, dict[str, float]]:
         """[batch] float32, and metrics."""

@@ -21,6 +21,7 @@ _NEEDED = {
     **dict.fromkeys((f"{_KEY}.kl_loss_coef", f"{_KEY}.kl_loss_type"), (f"{_KEY}.use_kl_loss", "set it true")),
     f"{_KEY}.kl_horizon": (f"{_KEY}.kl_target", "give one, for example 6.0"),
     f"{_KEY}.positive_nll_threshold": (f"{_KEY}.positive_nll_coef", "give one, for example 0.1"),
+    "model.actor.optimizer.min_lr": ("model.actor.optimizer.decay", "say linear or cosine"),
     f"{_SHAPING}.overlong_penalty": (f"{_SHAPING}.overlong_buffer_tokens", "say how many"),
 }
 """Keys that do nothing unless the one beside them is set, and how to set that."""

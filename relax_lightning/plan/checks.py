@@ -257,6 +257,13 @@ def _validation_problems(config: Config) -> Iterator[Problem]:
     for name in (name for name, is_set in asked.items() if is_set and not config.data.rollout.validation):
         message = fault("sets of prompts in data.rollout.validation", {}, "nothing is evaluated; add one")
         yield Problem(f"trainer.{name}", message, "warning", ("data.rollout.validation",))
+    if (trainer.val_check_interval or 0) > trainer.max_steps > 0:
+        wanted, change = (
+            f"at most max_steps ({trainer.max_steps})",
+            "nothing is evaluated in between; lower it",
+        )
+        message = fault(wanted, trainer.val_check_interval, change)
+        yield Problem("trainer.val_check_interval", message, "warning", ("trainer.max_steps",))
 
 
 _Check = Callable[[Config], Iterator[Problem]]

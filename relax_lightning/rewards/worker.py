@@ -14,11 +14,14 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from numbers import Real
+from typing import Any
 
 from relax_lightning.rewards.records import RewardOutcome, RewardRequest
 from relax_lightning.rewards.registry import Reward, load_answer, load_reward, whole_response
 
 _GRACE_SECONDS = 10.0
+_LARGEST = 3.4028234663852886e38
+"""Of the float32 numbers that rewards are learned from as."""
 
 
 def main() -> None:
@@ -50,10 +53,15 @@ def score(
 ) -> RewardOutcome:
     """Call the reward; whatever it raises or wrongly returns becomes the outcome's error."""
     try:
-        value = reward(request.prompt, request.response, request.label, request.metadata)
+        value: Any = reward(request.prompt, request.response, request.label, request.metadata)
+        if hasattr(value, "item"):  # of numpy or torch
+            value = value.item()
         if not isinstance(value, Real) or not math.isfinite(value):
             shown = repr(value) if isinstance(value, Real) else f"{type(value).__name__} {value!r:.80}"
             return RewardOutcome(request.sample_id, 0.0, f"returned {shown}, a finite number was wanted")
+        if abs(float(value)) > _LARGEST:
+            error = f"returned {value}, a number of single precision was wanted"
+            return RewardOutcome(request.sample_id, 0.0, error)
         found = answer(request.response) if request.wants_answer else None
         return RewardOutcome(request.sample_id, float(value), answer=None if found is None else str(found))
     except (Exception, SystemExit) as error:  # noqa: BLE001 a user's reward can fail in any way

@@ -16,7 +16,7 @@ from callbacks.lr_warmup import LRWarmup
 from callbacks.metrics import MetricLogger
 from callbacks.timeline import PhaseTimeline
 from relax_lightning.batch import Prompts, Rollouts
-from relax_lightning.callback import HookDispatcher, check_hook_names
+from relax_lightning.callback import HookDispatcher, PPOCallback, check_hook_names
 from relax_lightning.config import WarmupConfig
 from relax_lightning.tracking.journal_logger import JournalLogger
 
@@ -213,3 +213,18 @@ def test_warmups_answer_as_specified(fit: Fit) -> None:
         MetricLogger(-1)
     for callback in (warmup, CriticOnlyWarmup(), MetricLogger(), CurvePlot(), PhaseTimeline()):
         check_hook_names(callback)
+
+
+def test_questions_that_are_not_answered_are_refused(fit: Fit) -> None:
+    trainer, module, _ = fit(1)
+    silent = type("Silent", (PPOCallback,), {"should_update_actor": print_, "lr_scale": print_})()
+    trainer.callbacks.append(silent)
+    hooks = HookDispatcher(trainer, module)
+    with pytest.raises(ValueError, match=r"Silent\.should_update_actor\(3\): wanted True or False, got None"):
+        hooks.should_update_actor(3)
+    with pytest.raises(ValueError, match=r"Silent\.lr_scale\('critic', 2\): wanted a factor .*got None"):
+        hooks.lr_scale("critic", 2)
+
+
+def print_(*_: Any) -> None:
+    """Answers nothing."""

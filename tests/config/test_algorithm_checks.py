@@ -9,6 +9,7 @@ from relax_lightning.plan import check
 from relax_lightning.plan.report import build_plan
 
 DIGITS = str(Path(__file__).resolve().parents[2] / "configs" / "digits-cpu.yaml")
+SET = "relax_lightning.data.digits.ReversedDigits"
 A, REFERENCE = "model.algorithm", "model.reference={}"
 KL_LOSS = (REFERENCE, f"{A}.use_kl_loss=true", f"{A}.kl_loss_type=k2")
 
@@ -70,6 +71,20 @@ def found(*overrides, **options):
             "warning",
             "data.rollout.shaping.overlong_penalty: wanted overlong_buffer_tokens beside it, got null; it does nothing "
             "without; say how many",
+        ),
+        (
+            ("model.actor.optimizer.decay=constant", "model.actor.optimizer.min_lr=1e-5"),
+            "warning",
+            "model.actor.optimizer.min_lr: wanted decay beside it, got 'constant'; it does nothing without; say linear "
+            "or cosine",
+        ),
+        (
+            (
+                f"data.rollout.validation={{a: {{class_path: {SET}, init_args: {{size: 4}}}}}}",
+                "trainer.val_check_interval=101",
+            ),
+            "warning",
+            "trainer.val_check_interval: wanted at most max_steps (100), got 101; nothing is evaluated in between; lower it",
         ),
         (
             ("trainer.val_before_training=true",),

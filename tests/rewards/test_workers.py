@@ -15,8 +15,10 @@ from relax_lightning.rewards.workers import RewardWorkers
 
 MINE = r"""
 import os, re, subprocess, sys
+import numpy as np
 
 NOT_NUMBERS = {"text": "1.0", "nothing": None, "nan": float("nan"), "inf": float("inf")}
+NUMPY = {"numpy": np.float32(0.5), "numpy bool": np.bool_(True), "numpy array": np.array([0.25])}
 
 def score(prompt, response, label, metadata):
     print("a reward may print", response, flush=True)
@@ -34,7 +36,9 @@ def score(prompt, response, label, metadata):
         raise KeyError("no such key")
     if response == "exit":
         sys.exit(1)
-    return NOT_NUMBERS.get(response, label * 2)
+    if response == "large":
+        return 1e300
+    return (NOT_NUMBERS | NUMPY).get(response, label * 2)
 
 def process(prompt, response, label, metadata):
     return os.getpid()
@@ -75,13 +79,21 @@ def test_every_failure_is_named_and_the_others_are_scored() -> None:
     assert errors[0] is None and errors[-1] is None
     assert errors[1] == "its process ended with exit code 7"
     assert errors[2] is not None and errors[2].startswith("raised KeyError: 'no such key' (")
-    assert "worker_rewards.py:19)" in errors[2]
+    assert "worker_rewards.py:21)" in errors[2]
     assert errors[3].startswith("raised SystemExit: 1 (")
     assert errors[4:8] == [
         f"returned {shown}, a finite number was wanted"
         for shown in ("str '1.0'", "NoneType None", "nan", "inf")
     ]
     assert [outcome.reward for outcome in again] == [0.0, 2.0, 4.0]
+
+
+def test_numbers_of_numpy_and_numbers_that_are_too_large() -> None:
+    with RewardWorkers(config(on_error="zero")) as workers:
+        outcomes = workers.score(requests("numpy", "numpy bool", "numpy array", "large"))
+    assert [outcome.reward for outcome in outcomes] == [0.5, 1.0, 0.25, 0.0]
+    assert [outcome.error for outcome in outcomes[:3]] == [None] * 3
+    assert outcomes[3].error == "returned 1e+300, a number of single precision was wanted"
 
 
 @pytest.mark.parametrize("how", ["hang", "hang in C", "hang in a child"])

@@ -100,6 +100,10 @@ def test_resumed_with_steered_kl_and_running_rewards_is_the_same_to_the_bit(fit,
     weights = [whole.metrics[n]["reference/kl_coef"] for n in (1, 2, 3, 4)]
     # 16 samples of a horizon of 40: at most 8 % an iteration, down while the KL is 0 and up when it is large.
     assert weights[:2] == pytest.approx([0.2, 0.2 * 0.92]) and len(set(weights)) == 4
+    # While the critic trains alone, a KL of 0 says nothing of the weight.
+    warm = fit(tmp_path / "warm", *keys, "callbacks.critic_only_warmup={num_steps: 2}")
+    steered = [warm.metrics[n]["reference/kl_coef"] for n in (1, 2, 3, 4)]
+    assert steered == pytest.approx([0.2, 0.2, 0.2, 0.2 * 0.92])
     fit(tmp_path / "part", *keys, callbacks=(("Stopper", {"hook": "on_iteration_end", "iteration": 2}),))
     resumed = fit(tmp_path / "part", *keys, ckpt_path="auto")
     assert sorted(resumed.metrics) == [3, 4]
