@@ -84,7 +84,8 @@ def found(*overrides, **options):
                 "trainer.val_check_interval=101",
             ),
             "warning",
-            "trainer.val_check_interval: wanted at most max_steps (100), got 101; nothing is evaluated in between; lower it",
+            "trainer.val_check_interval: wanted at most max_steps (100), got 101; nothing is evaluated in between; "
+            "lower it",
         ),
         (
             ("trainer.val_before_training=true",),
