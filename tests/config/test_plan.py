@@ -137,6 +137,7 @@ def test_a_sound_configuration_has_no_problems(base):
                 "model.actor.optimizer.lr=1e-3",
                 "model.critic.optimizer.lr=1e-5",
                 "model.actor.optimizer.min_lr=1e-4",
+                "model.actor.optimizer.decay=linear",
             ],
             "model.critic.optimizer.min_lr: wanted at most the critic's lr, 1e-05, got 0.0001; lower it or raise lr",
         ),
