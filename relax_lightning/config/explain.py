@@ -125,6 +125,10 @@ def _ours_for(written: str) -> str:
     flag = f"--{name.replace('_', '-')}"
     if flag in REFERENCE_FLAGS:
         return REFERENCE_FLAGS[flag]
+    ends = [key for key in entries() if key.endswith(f".{name}") and ANY_NAME not in key]
+    outermost = [key for key in ends if key.count(".") == min(end.count(".") for end in ends)]
+    if len(outermost) == 1:
+        return outermost[0]
     parent, _, last = name.rpartition(".")
     place = _in_tree(parent)
     beside = next((s.entries for s in sections() if s.key == place), ())

@@ -33,6 +33,12 @@ def test_a_key_in_full():
         "  other names     gae_lambda, gae_lam, lam, lambda, lambda_",
     ]
     assert explain("--model.algorithm.lambd") == explain("model.algorithm.lambd")
+    for end, key in {
+        "target_kl": "model.algorithm.target_kl",
+        "sampling.temperature": "data.rollout.sampling.temperature",
+        "missing_eos_penalty": "data.rollout.shaping.missing_eos_penalty",
+    }.items():
+        assert explain(end).splitlines()[:3] == [f"{end} is {key} here.", "", key]
     shown = rows("model.critic.optimizer.lr")
     assert shown["null"] == ["follows model.actor.optimizer.lr"]
     assert (shown["type"], shown["default"]) == (["a number or null"], ["null"])
@@ -106,7 +112,7 @@ def test_names_of_the_users_own():
     ("written", "change"),
     [
         ("model.algorithm.gama", "did you mean `model.algorithm.gamma`?"),
-        ("top_p", "did you mean `data.rollout.sampling.top_p`?"),
+        ("top_pp", "did you mean `data.rollout.sampling.top_p`?"),
         ("data.rollout.validation.mine.pth", "did you mean `data.rollout.validation.mine.path`?"),
         ("trainer.devices", "this is derived from the cluster: use cluster.resources"),
         ("zzz", "relax-lightning fit --help lists all keys"),
