@@ -112,7 +112,7 @@ def test_names_of_the_users_own():
     ("written", "change"),
     [
         ("model.algorithm.gama", "did you mean `model.algorithm.gamma`?"),
-        ("missing_eos", "did you mean `data.rollout.shaping.missing_eos_penalty`?"),
+        ("missing_eos_penlty", "did you mean `data.rollout.shaping.missing_eos_penalty`?"),
         ("data.rollout.validation.mine.pth", "did you mean `data.rollout.validation.mine.path`?"),
         ("trainer.devices", "this is derived from the cluster: use cluster.resources"),
         ("zzz", "relax-lightning fit --help lists all keys"),
