@@ -34,7 +34,7 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def never_hiding_an_error(name: str) -> Iterator[None]:
-    """Around what `name` does while an error is handled: a failure of its own, as on a full disk, is a line of warning."""
+    """Around what `name` does while an error is handled: its own failure, as on a full disk, is a line of warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the error that is being handled is the one to see

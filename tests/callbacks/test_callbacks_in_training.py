@@ -56,6 +56,9 @@ class ScriptedModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.iteration = checkpoint["global_step"]
+
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.iteration = self.trainer.global_step + 1
         hooks = HookDispatcher(self.trainer, self)

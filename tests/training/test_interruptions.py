@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from relax_lightning.config.checkpoints import complete_iterations, read_tracker
 from relax_lightning.tracking.mlflow_run import prepare_mlflow
 
+HERE = Path(__file__).resolve().parent
 MLFLOW = "tracking.mlflow={experiment: interruptions}"
 SIX = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 3, save_last: true}")
 UNTIMED = ("phase/", "perf/", "memory/")
