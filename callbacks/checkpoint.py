@@ -59,15 +59,20 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
             self._save(trainer, iteration)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save nothing, for the pair may be inconsistent; say where to resume."""
-        if not trainer.is_global_zero or not self._has_begun:
+        """Save nothing, for the pair may be inconsistent; the error's last line says where to resume."""
+        if not self._has_begun:
             return
         where = (
             "there is no checkpoint yet"
             if self._newest is None
             else f"resume with --ckpt_path {self._newest}"
         )
-        print(f"Nothing was saved of the iteration that broke off; {where}", file=sys.stderr)
+        text = f"Nothing was saved of the iteration that broke off; {where}"
+        if isinstance(exception, KeyboardInterrupt):
+            # Lightning leaves with a status in its place.
+            print(text, file=sys.stderr)
+        else:
+            exception.add_note(text)
 
     def _save(self, trainer: Trainer, iteration: int) -> None:
         strategy = _strategy(trainer)

@@ -8,6 +8,7 @@ from pathlib import Path
 from lightning.pytorch import LightningModule, Trainer
 
 from relax_lightning.callback import PPOCallback
+from relax_lightning.errors import never_hiding_an_error
 from relax_lightning.tracking.curves import draw_curves
 from relax_lightning.tracking.journal_logger import JournalLogger
 
@@ -42,7 +43,8 @@ class CurvePlot(PPOCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Draw what there is."""
-        self._finish(trainer)
+        with never_hiding_an_error(type(self).__name__):
+            self._finish(trainer)
 
     def _finish(self, trainer: Trainer) -> None:
         path = self._draw(trainer)

@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from relax_lightning.batch import Prompts, Rollouts
 from relax_lightning.callback import PPOCallback
+from relax_lightning.errors import never_hiding_an_error
 from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.progress import LineProgress, Progress, make_progress
 from relax_lightning.tracking.samples import SampleTables
@@ -43,8 +44,10 @@ class MetricLogger(PPOCallback):
         self._summary = RunSummary()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the screen."""
+        """Open the screen; a resumed run takes up its record where it takes up training."""
         done = _iteration(trainer, pl_module)
+        for logger in _loggers(trainer):
+            logger.rewind(done)
         max_iterations = done - trainer.global_step + trainer.max_steps if trainer.max_steps > 0 else None
         folder = Path(trainer.default_root_dir)
         self._tables = SampleTables(folder, self.samples_per_table, max_iterations)
@@ -108,7 +111,8 @@ class MetricLogger(PPOCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Close the screen before the error is printed."""
-        self._progress.stop()
+        with never_hiding_an_error(type(self).__name__):
+            self._progress.stop()
         if isinstance(exception, KeyboardInterrupt):
             for logger in _loggers(trainer):
                 logger.end_status = "KILLED"

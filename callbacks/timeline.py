@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from relax_lightning.batch import Prompts
 from relax_lightning.callback import PPOCallback
+from relax_lightning.errors import never_hiding_an_error
 
 _INTERVAL_SECONDS = 30.0
 _MAX_EVENTS = 10_000
@@ -64,7 +65,8 @@ class PhaseTimeline(PPOCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what there is."""
-        self._write(trainer)
+        with never_hiding_an_error(type(self).__name__):
+            self._write(trainer)
 
     def _add(self, module: LightningModule, name: str, began: float, seconds: float) -> None:
         if name not in self._rows:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger("relax_lightning")
 
 _OURS = Path(__file__).resolve().parent
 
@@ -25,3 +30,13 @@ def text_of(error: BaseException) -> str:
     if is_for_user(error):
         return "\n".join([str(error), *getattr(error, "__notes__", [])])
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+@contextmanager
+def never_hiding_an_error(name: str) -> Iterator[None]:
+    """Around what `name` does while an error is handled: its own failure, as on a full disk, is a line of warning."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the error that is being handled is the one to see
+        text = " ".join(str(error).split())
+        log.warning("%s failed too while the error was handled: %s: %s", name, type(error).__name__, text)

@@ -49,7 +49,7 @@ from relax_lightning.preflight import (  # noqa: E402
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
 from relax_lightning.strategies.pool import GpuPool  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402
-from relax_lightning.tracking.mlflow_logger import MLflowLogger  # noqa: E402
+from relax_lightning.tracking.mlflow_logger import MLflowLogger, named_as_evaluation  # noqa: E402
 from relax_lightning.tracking.progress import Progress  # noqa: E402
 
 gc.freeze()
@@ -78,6 +78,7 @@ class RelaxLightningCLI(LightningCLI):
     def __init__(self, config: Config, ckpt_path: str | None, subcommand: str) -> None:
         self.run_config = self._config = config
         self._subcommand = subcommand
+        self._checkpoint = ckpt_path
         self._manifest = (read_manifest(ckpt_path) or {}) if ckpt_path else {}
         self._loaded = None if ckpt_path else plain_checkpoint(config)
         self._enabled = [name for name in OUR_CALLBACKS if getattr(config.callbacks, name) is not None]
@@ -194,12 +195,21 @@ class RelaxLightningCLI(LightningCLI):
         if not is_first_rank():
             return False
         folder = Path(self._config.trainer.default_root_dir)
-        resumed = self._manifest.get("run_key")
+        trained = self._manifest.get("run_key")
         mlflow = self._config.tracking.mlflow
-        if mlflow is None:
-            return JournalLogger(folder, resumed)
-        settings = {f.name: getattr(mlflow, f.name) for f in fields(mlflow)}
-        return MLflowLogger(folder, resume_run_id=resumed, **settings)
+        settings = {} if mlflow is None else {f.name: getattr(mlflow, f.name) for f in fields(mlflow)}
+        make = JournalLogger if mlflow is None else MLflowLogger
+        if self._subcommand != "validate":
+            return make(folder, resume_run_id=trained, **settings)
+        # An evaluation by itself is a record of its own: with other settings it is not the training run's number.
+        if mlflow is not None:
+            settings = named_as_evaluation(folder, settings, trained, self._checkpoint)
+        return make(folder, evaluation=self._evaluation(trained), **settings)
+
+    def _evaluation(self, trained: str | None) -> dict[str, Any]:
+        sets = to_dict(self._config)["data"]["rollout"]["validation"]
+        seed = self._config.seed_everything
+        return {"checkpoint": self._checkpoint, "trained_by": trained, "seed": seed, "validation": sets}
 
 
 def _say(text: str, file: TextIO | None = None) -> None:
@@ -220,7 +230,7 @@ def _write_config(folder: Path, config: Config, subcommand: str) -> None:
 
 def _describe_run(cli: RelaxLightningCLI, logger: JournalLogger, folder: Path) -> None:
     logger.log_hyperparams(to_dict(cli.run_config))
-    if isinstance(logger, MLflowLogger) and (folder / "config.yaml").is_file():
+    if not logger.is_evaluation and (folder / "config.yaml").is_file():
         logger.log_artifact(folder / "config.yaml")
     strategy = cli.trainer.strategy
     assert isinstance(strategy, ColocateStrategy)

@@ -104,9 +104,11 @@ def _disk_problems(config: Config, checkpoint: int) -> Iterator[Problem]:
         key, folder = named[disk]
         free = shutil.disk_usage(folder).free
         if free < size:
-            number = f"{settings.keep_last + 1} checkpoints of {checkpoint / GIB:.1f} GiB"
+            number = f"{settings.keep_last + 1} checkpoints of {_size(checkpoint)}"
             change = "free some, save elsewhere, or lower callbacks.checkpoint.keep_last"
-            message = (
-                f"wanted {size / GIB:.1f} GiB on its disk for {number}, got {free / GIB:.1f} GiB; {change}"
-            )
+            message = f"wanted {_size(size)} on its disk for {number}, got {_size(free)}; {change}"
             yield Problem(key, message, involves=("model", "callbacks.checkpoint"))
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.1f} MiB"

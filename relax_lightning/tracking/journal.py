@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 JOURNAL_NAME = "metrics.jsonl"
+ASIDE_NAME = "metrics.lost.jsonl"
+"""What the journal held of iterations that a resumed run trained again."""
+VALIDATE_NAME = "validate.jsonl"
+"""The journal of `relax-lightning validate`, in which each evaluation is a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,11 @@ def read_batches(path: Path, run: str, offset: int = 0) -> Iterator[PointBatch]:
     """Yield the batches of `run` from byte `offset` on; a torn last line (kill -9 while writing) is left out."""
     if not path.exists():
         return
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            offset += len(line)
-            record = _parse(line)
-            if record is not None and record["run"] == run:
-                metrics = {name: float(value) for name, value in record["metrics"].items()}
-                yield PointBatch(run, record["step"], record["timestamp_ms"], metrics, offset)
+    for line, end_offset in _read_lines(path, offset):
+        record = _parse(line)
+        if record is not None and record["run"] == run:
+            metrics = {name: float(value) for name, value in record["metrics"].items()}
+            yield PointBatch(run, record["step"], record["timestamp_ms"], metrics, end_offset)
 
 
 class Journal:
@@ -48,11 +49,13 @@ class Journal:
     Args:
         path: File of JSON lines, created with the first point.
         run: Key of the run whose points are recorded and read; an earlier journal of this run is continued.
+        about: What is written in each line beside the points, as what an evaluation was of.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, about: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self.run = run
+        self._about = dict(about or {})
         self._file: IO[bytes] | None = None
         self._steps: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
@@ -68,7 +71,13 @@ class Journal:
         if not new:
             return
         written = {name: value if math.isfinite(value) else str(value) for name, value in new.items()}
-        record = {"run": self.run, "step": step, "timestamp_ms": timestamp_ms, "metrics": written}
+        record = {
+            "run": self.run,
+            "step": step,
+            "timestamp_ms": timestamp_ms,
+            "metrics": written,
+            **self._about,
+        }
         file = self._open()
         file.write(json.dumps(record).encode() + b"\n")
         file.flush()
@@ -82,11 +91,44 @@ class Journal:
         """Names of all metrics that have points, sorted."""
         return sorted(self._steps)
 
+    @property
+    def last_step(self) -> int:
+        """The largest step that has points; 0 without any."""
+        return max((steps[-1] for steps in self._steps.values()), default=0)
+
+    def first_offset_after(self, step: int) -> int | None:
+        """Byte offset of the first line with points of a later step; None where there is none."""
+        for line, end_offset in _read_lines(self.path):
+            if self._is_after(step, line):
+                return end_offset - len(line)
+        return None
+
+    def rewind(self, step: int) -> None:
+        """Move the points of all later steps to `metrics.lost.jsonl`: the run goes on from `step`.
+
+        The lines are there before they leave here; a reader sees the old journal or the new one, whole.
+        """
+        self.close()
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        with partial.open("wb") as kept, self.path.with_name(ASIDE_NAME).open("ab") as lost:
+            for line, _ in _read_lines(self.path):
+                (lost if self._is_after(step, line) else kept).write(line)
+        partial.replace(self.path)
+        for name, steps in list(self._steps.items()):
+            index = bisect_right(steps, step)
+            del steps[index:], self._values[name][index:]
+            if not steps:
+                del self._steps[name], self._values[name]
+
     def close(self) -> None:
         """Close the file; the next point opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _is_after(self, step: int, line: bytes) -> bool:
+        record = _parse(line)
+        return record is not None and record["run"] == self.run and record["step"] > step
 
     def _remember(self, name: str, step: int, value: float) -> bool:
         steps = self._steps.setdefault(name, array("q"))
@@ -104,6 +146,15 @@ class Journal:
             self._file = self.path.open("ab")
             _cut_torn_line(self.path)
         return self._file
+
+
+def _read_lines(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Each line from byte `offset` on, and the offset after it."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            offset += len(line)
+            yield line, offset
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

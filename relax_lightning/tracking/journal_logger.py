@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from relax_lightning.tracking.journal import JOURNAL_NAME, Journal
-from relax_lightning.tracking.spool import find_spool, new_run_key
+from relax_lightning.errors import never_hiding_an_error
+from relax_lightning.tracking.journal import JOURNAL_NAME, VALIDATE_NAME, Journal
+from relax_lightning.tracking.spool import Spool, find_spool, new_run_key, read_spools, rewind
 
 
 class JournalLogger(Logger):
@@ -21,13 +23,20 @@ class JournalLogger(Logger):
     Args:
         run_folder: The run folder, `trainer.default_root_dir`.
         resume_run_id: `run_id` or `run_key` of the run that is resumed; None begins a new one.
+        evaluation: What is evaluated, where that is all: the points go to `validate.jsonl`, and this beside them.
     """
 
-    def __init__(self, run_folder: str | Path, resume_run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        run_folder: str | Path,
+        resume_run_id: str | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         self._run_folder = Path(run_folder).absolute()
         self._run_key = _choose_key(self._run_folder, resume_run_id)
-        self._journal = Journal(self._run_folder / JOURNAL_NAME, self._run_key)
+        name = JOURNAL_NAME if evaluation is None else VALIDATE_NAME
+        self._journal = Journal(self._run_folder / name, self._run_key, evaluation)
         self.end_status: str | None = None
         """FINISHED, FAILED or KILLED where the one who ends the run knows better than Lightning, which only says
         success or failed."""
@@ -46,6 +55,11 @@ class JournalLogger(Logger):
     def save_dir(self) -> str:
         """The run folder."""
         return str(self._run_folder)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether nothing is trained: the record is one evaluation."""
+        return self._journal.path.name == VALIDATE_NAME
 
     @property
     def journal(self) -> Journal:
@@ -85,6 +99,11 @@ class JournalLogger(Logger):
         self._journal.record(metrics, step, int(time.time() * 1000))
 
     @rank_zero_only
+    def rewind(self, step: int) -> None:
+        """The run goes on from iteration `step`: what is recorded of later ones is put aside, for they come again."""
+        rewind(self._journal, step, self._spools())
+
+    @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing to do: the resolved configuration lies in the run folder already."""
 
@@ -98,8 +117,15 @@ class JournalLogger(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the journal; a later point opens it again."""
+        """Close the journal; a later point opens it again. Where training failed, nothing here hides why."""
+        with never_hiding_an_error(type(self).__name__) if status == "failed" else nullcontext():
+            self._finish(status)
+
+    def _finish(self, status: str) -> None:
         self._journal.close()
+
+    def _spools(self) -> list[Spool]:
+        return read_spools(self._run_folder)
 
 
 def _choose_key(run_folder: Path, resume_run_id: str | None) -> str:

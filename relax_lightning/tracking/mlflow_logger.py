@@ -35,6 +35,7 @@ class MLflowLogger(JournalLogger):
         tags: Tags of the run.
         system_metrics: Whether `system/...` points (processor, memory, GPU memory) are recorded at each step.
         resume_run_id: `run_id` or `run_key` of the run that is resumed; None begins a new one.
+        evaluation: As of `JournalLogger`.
 
     Raises:
         ValueError: `uri` is none of a database, a server.
@@ -49,8 +50,9 @@ class MLflowLogger(JournalLogger):
         tags: Mapping[str, str] | None = None,
         system_metrics: bool = False,
         resume_run_id: str | None = None,
+        evaluation: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(run_folder, resume_run_id)
+        super().__init__(run_folder, resume_run_id, evaluation)
         uri = uri or f"sqlite:///{self._run_folder / 'mlruns.db'}"
         if not uri.startswith(_SCHEMES):
             raise ValueError(
@@ -59,7 +61,10 @@ class MLflowLogger(JournalLogger):
             )
         self._has_system_metrics = system_metrics
         text_tags = {key: str(value) for key, value in (tags or {}).items()}
-        state = SpoolState(self._run_key, uri, experiment, run_name, text_tags, start_time_ms=_now_ms())
+        state = SpoolState(
+            self._run_key, uri, experiment, run_name, text_tags,
+            journal=self._journal.path.name, start_time_ms=_now_ms(),
+        )  # fmt: skip
         self._spool = _open_spool(self._run_folder, state, resume_run_id)
         self._sender: Sender | None = None
 
@@ -109,10 +114,9 @@ class MLflowLogger(JournalLogger):
             path = path.relative_to(self._run_folder)
         self._queue("artifact", path=str(path), folder=folder)
 
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """End the run, wait a bounded time for what is under way, and say what stays spooled."""
-        super().finalize(status)
+    def _finish(self, status: str) -> None:
+        # Ends the run, waits a bounded time for what is under way, and says what stays spooled.
+        super()._finish(status)
         if self._sender is None:
             return
         self._spool.update(status=self.end_status or _STATUSES.get(status, "FAILED"), end_time_ms=_now_ms())
@@ -123,6 +127,9 @@ class MLflowLogger(JournalLogger):
         else:
             self._say_what_is_left()
         self._sender = None
+
+    def _spools(self) -> list[Spool]:
+        return [self._spool, *(s for s in super()._spools() if s.state.key != self._run_key)]
 
     def _queue(self, kind: str, **content: Any) -> None:
         self._spool.add_event(kind, **content)
@@ -145,6 +152,28 @@ class MLflowLogger(JournalLogger):
         )  # fmt: skip
 
 
+def named_as_evaluation(
+    run_folder: Path, settings: Mapping[str, Any], trained_by: str | None, checkpoint: str | None
+) -> dict[str, Any]:
+    """Settings of `MLflowLogger` for an evaluation of a checkpoint: in MLflow a child of the run that trained it.
+
+    Args:
+        run_folder: Where that run's spool is looked for.
+        settings: Those of the configuration.
+        trained_by: `run_id` or `run_key` of the run that trained it; None where it is not known.
+        checkpoint: The iteration's folder; None: the weights that the configuration begins with.
+    """
+    what = "initial weights" if checkpoint is None else Path(checkpoint).name
+    tags = {"relax_lightning.command": "validate", "relax_lightning.checkpoint": checkpoint or what}
+    if trained_by is not None:
+        spool = find_spool(run_folder, trained_by)
+        parent = spool.state.run_id if spool is not None else None if is_run_key(trained_by) else trained_by
+        tags |= {"relax_lightning.trained_by": trained_by}
+        tags |= {} if parent is None else {"mlflow.parentRunId": parent}
+    run_name = " ".join(filter(None, (settings.get("run_name"), "validate", what)))
+    return {**settings, "run_name": run_name, "tags": {**(settings.get("tags") or {}), **tags}}
+
+
 def _open_spool(run_folder: Path, state: SpoolState, resume_run_id: str | None) -> Spool:
     spool = find_spool(run_folder, resume_run_id) if resume_run_id is not None else None
     if spool is not None:
@@ -152,7 +181,7 @@ def _open_spool(run_folder: Path, state: SpoolState, resume_run_id: str | None) 
         old = spool.state
         state = replace(
             state, run_id=old.run_id, is_adopted=old.is_adopted, start_time_ms=old.start_time_ms,
-            journal_offset=old.journal_offset, events_offset=old.events_offset,
+            journal_offset=old.journal_offset, events_offset=old.events_offset, repeated_until=old.repeated_until,
         )  # fmt: skip
     elif resume_run_id is not None and not is_run_key(resume_run_id):
         state = replace(state, run_id=resume_run_id, is_adopted=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 KEY_TAG = "relax_lightning.run_key"
 MAX_POINTS_PER_REQUEST = 1000
+MEASURED = ("phase/", "perf/", "memory/", "system/")
+"""Times and memory: they differ even where an iteration is repeated bit for bit, so the first value stands."""
 _MAX_PARAMS_PER_REQUEST = 100
 _MAX_VALUE_LENGTH = 500
 _MAX_NAME_LENGTH = 250
@@ -39,7 +43,7 @@ class MLflowRun:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._client: MlflowClient | None = None
-        self._known_steps: dict[str, set[int]] = {}
+        self._known: dict[str, dict[int, float]] = {}
 
     def connect(self) -> None:
         """Make sure that the server has the run, creating it where it is new."""
@@ -60,17 +64,20 @@ class MLflowRun:
         self._client = client
 
     def send_points(self, batches: Sequence[PointBatch]) -> None:
-        """Send metric points; the server ignores those that it has."""
+        """Send metric points; the server ignores those that it has, and gets no repeated value a second time."""
         from mlflow.entities import Metric
 
         points = [
             Metric(_clean(name), value, batch.timestamp_ms, batch.step)
             for batch in batches
             for name, value in batch.metrics.items()
-            if not self._is_known(_clean(name), batch.step)
+            if not self._is_known(_clean(name), batch.step, value)
         ]
         for start in range(0, len(points), MAX_POINTS_PER_REQUEST):
             self.client.log_batch(self.run_id, metrics=points[start : start + MAX_POINTS_PER_REQUEST])
+        for point in points:
+            if point.key in self._known:
+                self._known[point.key][point.step] = point.value
 
     def send_params(self, values: Mapping[str, str]) -> None:
         """Send params; MLflow allows no change, so a value that a resumed run changed becomes a tag `resumed.<key>`."""
@@ -112,13 +119,17 @@ class MLflowRun:
         assert self._spool.state.run_id is not None, "connect() comes first"
         return self._spool.state.run_id
 
-    def _is_known(self, name: str, step: int) -> bool:
-        if not self._spool.state.is_adopted:
+    def _is_known(self, name: str, step: int, value: float) -> bool:
+        state = self._spool.state
+        if not state.is_adopted and step > state.repeated_until:
             return False
-        if name not in self._known_steps:
+        if name not in self._known:
             history = self.client.get_metric_history(self.run_id, name)
-            self._known_steps[name] = {metric.step for metric in history}
-        return step in self._known_steps[name]
+            # The newest value of a step is the one that counts.
+            by_time = sorted(history, key=lambda metric: metric.timestamp)
+            self._known[name] = {metric.step: metric.value for metric in by_time}
+        known = self._known[name].get(step)
+        return known is not None and (name.startswith(MEASURED) or _is_same(known, value))
 
     def _find(self, client: MlflowClient) -> Any | None:
         # A create whose answer was lost has left a run behind: the tag finds it, or there would be two.
@@ -177,6 +188,14 @@ def _artifact_location(uri: str) -> str | None:
     if not uri.startswith("sqlite:///"):
         return None
     return (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
+
+
+def _is_same(known: float, value: float) -> bool:
+    # A database holds the largest float in place of infinity.
+    largest = sys.float_info.max
+    if math.isnan(value):
+        return math.isnan(known)
+    return known in (value, max(-largest, min(value, largest)))
 
 
 def _clean(name: str) -> str:

@@ -9,7 +9,7 @@ import time
 from itertools import islice
 
 from relax_lightning.tracking.mlflow_run import MLflowRun, prepare_mlflow, without_credentials
-from relax_lightning.tracking.spool import Spool, SpoolBusyError, read_spools
+from relax_lightning.tracking.spool import Spool, SpoolBusyError, journal_held, read_spools
 
 log = logging.getLogger("relax_lightning.tracking")
 
@@ -130,10 +130,8 @@ class Sender(threading.Thread):
 
 def send_pending(spool: Spool, run: MLflowRun) -> None:
     """Send points, then events, then the end of the run; what arrived is noted at once, the first failure raises."""
-    pending = spool.pending_batches()
-    while batches := list(islice(pending, _BATCHES_PER_REQUEST)):
-        run.send_points(batches)
-        spool.update(journal_offset=batches[-1].end_offset)
+    while _send_some_points(spool, run):
+        pass
     # The end of the run does not wait for artifacts: MLflow takes them afterwards too.
     status = spool.state.status
     try:
@@ -142,6 +140,17 @@ def send_pending(spool: Spool, run: MLflowRun) -> None:
         if status is not None and not spool.state.is_status_sent:
             run.end(status)
             spool.update(is_status_sent=True)
+
+
+def _send_some_points(spool: Spool, run: MLflowRun) -> bool:
+    with journal_held(spool.run_folder):
+        # A resume may have rewound the journal.
+        spool.reload()
+        batches = list(islice(spool.pending_batches(), _BATCHES_PER_REQUEST))
+        if batches:
+            run.send_points(batches)
+            spool.update(journal_offset=batches[-1].end_offset)
+    return bool(batches)
 
 
 def replay_spool(spool: Spool) -> None:

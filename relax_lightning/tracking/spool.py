@@ -6,13 +6,13 @@ import fcntl
 import json
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.tracking.journal import JOURNAL_NAME, PointBatch, read_batches
+from relax_lightning.tracking.journal import JOURNAL_NAME, Journal, PointBatch, read_batches
 
 SPOOL_NAME = "mlflow_spool"
 
@@ -34,7 +34,11 @@ class SpoolState:
     run_id: str | None = None
     """MLflow's id of the run; None until the server has created it."""
     is_adopted: bool = False
-    """The run began in another folder, so its journal is elsewhere: the server is asked which steps it has."""
+    """The run began in another folder, so its journal is elsewhere: the server is asked for all values it has."""
+    journal: str = JOURNAL_NAME
+    """Name of the journal in the run folder."""
+    repeated_until: int = 0
+    """Points of steps up to this one may have arrived before a resume: the server is asked for their values."""
     journal_offset: int = 0
     """Bytes of the journal whose points have arrived."""
     events_offset: int = 0
@@ -57,7 +61,7 @@ class Spool:
 
     def __init__(self, run_folder: Path, state: SpoolState) -> None:
         self.run_folder = run_folder
-        self.journal_path = run_folder / JOURNAL_NAME
+        self.journal_path = run_folder / state.journal
         self._folder = run_folder / SPOOL_NAME
         self._state_path = self._folder / f"{state.key}.json"
         self._events_path = self._folder / f"{state.key}.events.jsonl"
@@ -78,10 +82,19 @@ class Spool:
             partial.write_text(json.dumps(asdict(self._state), indent=1))
             partial.replace(self._state_path)
 
+    def go_back(self, journal_offset: int, repeated_until: int) -> None:
+        """Send again from this offset at the latest; steps up to `repeated_until` may be trained again."""
+        with self._lock:
+            self.update(
+                journal_offset=min(self._state.journal_offset, journal_offset),
+                repeated_until=max(self._state.repeated_until, repeated_until),
+            )
+
     def reload(self) -> None:
         """Read the state from disk again: another process may have sent something meanwhile."""
-        if self._state_path.exists():
-            self._state = SpoolState(**json.loads(self._state_path.read_text()))
+        with self._lock:
+            if self._state_path.exists():
+                self._state = SpoolState(**json.loads(self._state_path.read_text()))
 
     def add_event(self, kind: str, **content: Any) -> None:
         """Append an event: `params` and `tags` with `values`, `artifact` with `path` and `folder`."""
@@ -136,6 +149,37 @@ class Spool:
             except BlockingIOError as error:
                 raise SpoolBusyError(f"run {self._state.key} is being sent by another process") from error
             yield
+
+
+@contextmanager
+def journal_held(run_folder: Path) -> Iterator[None]:
+    """Keep other threads and processes from sending points of a run folder, or from rewinding, meanwhile."""
+    (run_folder / SPOOL_NAME).mkdir(parents=True, exist_ok=True)
+    with (run_folder / SPOOL_NAME / "journal.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def rewind(journal: Journal, step: int, spools: Sequence[Spool]) -> None:
+    """Take what a journal holds of later steps out of the record, and let its spools find their places again.
+
+    The offsets go back before the lines move: after a crash between the two, points are offered twice, and a server
+    ignores the second time; it never misses any.
+
+    Args:
+        journal: Of the run that goes on from `step`.
+        step: The iteration that the run resumes from.
+        spools: All of the run folder.
+    """
+    if journal.last_step <= step:
+        return
+    with journal_held(journal.path.parent) if spools else nullcontext():
+        offset = journal.first_offset_after(step)
+        for spool in spools:
+            if offset is not None and spool.journal_path == journal.path:
+                is_own = spool.state.key == journal.run
+                spool.go_back(offset, repeated_until=journal.last_step if is_own else 0)
+        journal.rewind(step)
 
 
 def read_spools(run_folder: Path) -> list[Spool]:

@@ -56,6 +56,9 @@ class ScriptedModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.iteration = checkpoint["global_step"]
+
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.iteration = self.trainer.global_step + 1
         hooks = HookDispatcher(self.trainer, self)
@@ -184,6 +187,37 @@ def test_exception_leaves_curves_timeline_and_a_clean_screen(fit: Fit, tmp_path:
     with pytest.raises(SystemExit):
         fit(4, fail_at=2, error=KeyboardInterrupt)
     assert fit.last[2].end_status == "KILLED"  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def test_a_resume_puts_aside_what_it_trains_again(fit: Fit, tmp_path: Path) -> None:
+    _, _, logger = fit(2)
+    saved = (tmp_path / "trainer.ckpt").read_bytes()
+    fit(4, resume=logger.run_key)
+    lost = JournalLogger(tmp_path, logger.run_key)
+    lost.log_metrics({"actor/lr": 0.1}, 3)
+    lost.finalize("failed")
+    (tmp_path / "trainer.ckpt").write_bytes(saved)
+    _, _, resumed = fit(3, resume=logger.run_key)
+    assert resumed.journal.series("reward/mean") == ([1, 2, 3], [0.1, 0.2, 0.3])
+    assert "actor/lr" not in resumed.journal.names
+    assert "actor/lr" in (tmp_path / "metrics.lost.jsonl").read_text()
+
+
+def test_what_fails_after_an_error_does_not_hide_it(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Folders where files belong: neither the picture, nor the timeline, nor the spool can be written.
+    for name in (".curves.png.partial", ".timeline.json.partial"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(
+        JournalLogger, "_finish", lambda logger, status: (tmp_path / "no" / "x").write_text("")
+    )
+    with pytest.raises(RuntimeError, match="broken on purpose") as raised:
+        fit(4, fail_at=3)
+    assert raised.value.__context__ is None
+    said = [record.getMessage() for record in caplog.records if "failed too" in record.getMessage()]
+    assert [text.split()[0] for text in said] == ["CurvePlot", "PhaseTimeline", "JournalLogger"]
+    assert not any("\n" in text for text in said)
 
 
 def test_warmups_answer_as_specified(fit: Fit) -> None:

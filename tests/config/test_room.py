@@ -75,6 +75,9 @@ def test_no_room_on_the_disk(found, monkeypatch):
     assert found_here["model.actor.save"].startswith("wanted 4")
     assert "for 2 checkpoints of 2" in found_here["model.actor.save"]
     assert "got 100.0 GiB" in found_here["model.actor.save"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 3 * 2**20))
+    assert "got 3.0 MiB" in found(*changes, check_files=True)["model.actor.save"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 100 * GIB))
     apart = found(*changes, "model.critic.save=elsewhere", check_files=True)
     assert "wanted 4" in apart["model.actor.save"]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 1000 * GIB))

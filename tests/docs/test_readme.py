@@ -252,7 +252,7 @@ def test_the_run_folder_holds_what_the_readme_lists(tour):
     there = {
         p.name + "/" * p.is_dir() for p in (folder / "runs/examples").iterdir() if not p.name.startswith(".")
     }
-    assert listed - there == {"failed_rewards/"}
+    assert listed - there == {"failed_rewards/", "metrics.lost.jsonl", "validate.jsonl"}
     assert there - listed == set()
 
 

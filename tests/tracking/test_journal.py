@@ -33,6 +33,34 @@ def test_resumed_run_records_no_step_twice(tmp_path: Path) -> None:
     assert len(points) == len(set(points)) == 7 + 4
 
 
+def test_what_a_resume_trains_again_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first, other = Journal(path, "a"), Journal(path, "b")
+    for step in (1, 2, 3, 4):
+        first.record({"actor/lr": 0.1, f"early/{step}": 1.0}, step, timestamp_ms=step)
+    other.record({"actor/lr": 7.0}, 4, timestamp_ms=9)
+    other.close()
+    assert first.first_offset_after(4) is None
+    assert first.first_offset_after(2) == list(read_batches(path, "a"))[1].end_offset
+    resumed = Journal(path, "a")
+    resumed.rewind(2)
+    assert resumed.last_step == 2 and "early/3" not in resumed.names
+    resumed.record({"actor/lr": 0.001}, 3, timestamp_ms=100)
+
+    for journal in (resumed, Journal(path, "a")):
+        assert journal.series("actor/lr") == ([1, 2, 3], [0.1, 0.1, 0.001])
+    assert Journal(path, "b").series("actor/lr") == ([4], [7.0])
+    aside = tmp_path / "metrics.lost.jsonl"
+    assert [(batch.step, batch.metrics["actor/lr"]) for batch in read_batches(aside, "a")] == [
+        (3, 0.1),
+        (4, 0.1),
+    ]
+    # A second crash and resume: what was put aside before stays.
+    again = Journal(path, "a")
+    again.rewind(1)
+    assert [batch.step for batch in read_batches(aside, "a")] == [3, 4, 2, 3]
+
+
 def test_another_run_in_the_same_folder_starts_afresh(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     Journal(path, "a").record({"reward/mean": 0.1}, 1, timestamp_ms=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from relax_lightning.tracking.journal_logger import JournalLogger
-from relax_lightning.tracking.mlflow_logger import MLflowLogger
+from relax_lightning.tracking.mlflow_logger import MLflowLogger, named_as_evaluation
 from relax_lightning.tracking.replay import main, replay
 from relax_lightning.tracking.spool import SPOOL_NAME, find_spool, read_spools
 
@@ -117,18 +117,103 @@ def test_resumed_run_continues_and_takes_changed_params(database: str, tmp_path:
     assert run.info.status == "KILLED"
 
 
-def test_run_resumed_in_another_folder_repeats_no_step(database: str, tmp_path: Path) -> None:
+def test_a_rewound_run_sends_what_changed_and_nothing_twice(database: str, tmp_path: Path) -> None:
+    first = MLflowLogger(tmp_path, database)
+    same = {"same": 1.5, "nan": float("nan"), "infinite": float("-inf")}
+    for step in (1, 2, 3, 4):
+        first.log_metrics({"actor/lr": 0.1, "phase/seconds": 1.0, **same}, step)
+    first.finalize("failed")
+    run_id = first.run_id or ""
+    other = MLflowLogger(tmp_path, database)
+    other.log_metrics({"actor/lr": 7.0}, 4)
+    other.finalize("success")
+
+    # Twice, each time from 2: changed, then as it was changed.
+    for _ in range(2):
+        resumed = MLflowLogger(tmp_path, database, resume_run_id=first.run_key)
+        resumed.log_hyperparams({"lr": 0.001})
+        resumed.rewind(2)
+        for step in (3, 4, 5):
+            resumed.log_metrics({"actor/lr": 0.001, "phase/seconds": 2.0, **same}, step)
+        resumed.finalize("success")
+        assert resumed.journal.series("actor/lr") == ([1, 2, 3, 4, 5], [0.1, 0.1, 0.001, 0.001, 0.001])
+        assert replay(tmp_path)
+    found = points(database, run_id, "actor/lr")
+    assert sorted(found) == [(1, 0.1), (2, 0.1), (3, 0.001), (3, 0.1), (4, 0.001), (4, 0.1), (5, 0.001)]
+    assert get_run(database, run_id).data.metrics["actor/lr"] == 0.001
+    for name in ("phase/seconds", *same):
+        assert [step for step, _ in points(database, run_id, name)] == [1, 2, 3, 4, 5]
+    assert points(database, other.run_id or "", "actor/lr") == [(4, 7.0)]
+
+
+def test_points_that_a_dead_server_missed_survive_a_rewind(database: str, tmp_path: Path) -> None:
+    with refusing_server() as uri:
+        for resume_from in (None, 2, 2):
+            key = read_spools(tmp_path)[0].state.key if resume_from else None
+            logger = MLflowLogger(tmp_path, uri, resume_run_id=key)
+            logger.rewind(resume_from or 0)
+            for step in range((resume_from or 0) + 1, 5):
+                logger.log_metrics({"x": step + 10.0 * (resume_from or 0)}, step)
+            logger.finalize("failed")
+    redirect(tmp_path, database)
+    assert replay(tmp_path)
+    run_id = read_spools(tmp_path)[0].state.run_id or ""
+    # What was lost before it was sent never was of the record.
+    assert points(database, run_id, "x") == [(1, 1.0), (2, 2.0), (3, 23.0), (4, 24.0)]
+
+
+def test_a_journal_is_not_sent_from_while_it_is_rewound(database: str, tmp_path: Path) -> None:
+    logger = MLflowLogger(tmp_path, database)
+    for step in range(1, 301):
+        logger.log_metrics({"x": float(step)}, step)
+        if step % 100 == 0:
+            logger.rewind(step - 50)
+    logger.rewind(100)
+    for step in range(101, 121):
+        logger.log_metrics({"x": -1.0}, step)
+    logger.finalize("success")
+    run_id = logger.run_id or ""
+    newest = dict(points(database, run_id, "x"))
+    kept = dict(zip(*logger.journal.series("x"), strict=True))
+    assert newest | kept == newest and set(kept) <= set(newest)
+
+
+def test_an_evaluation_is_a_run_of_its_own(database: str, tmp_path: Path) -> None:
+    trained = MLflowLogger(tmp_path, database)
+    trained.log_metrics({"val/hot/reward_mean": 0.5}, 3)
+    trained.end_status = "KILLED"
+    trained.finalize("success")
+    settings = {"uri": database, "run_name": "mine", "tags": {"team": "a"}}
+    named = named_as_evaluation(tmp_path, settings, trained.run_key, "checkpoints/iter_0000003")
+    for reward in (0.25, 0.75):
+        logger = MLflowLogger(tmp_path, **named, evaluation={"checkpoint": "iter_0000003"})
+        logger.log_metrics({"val/hot/reward_mean": reward}, 3)
+        logger.finalize("success")
+        run = get_run(database, logger.run_id or "")
+        assert run.info.run_name == "mine validate iter_0000003" and run.info.status == "FINISHED"
+        assert run.data.tags["mlflow.parentRunId"] == trained.run_id and run.data.tags["team"] == "a"
+        assert points(database, logger.run_id or "", "val/hot/reward_mean") == [(3, reward)]
+    assert points(database, trained.run_id or "", "val/hot/reward_mean") == [(3, 0.5)]
+    assert get_run(database, trained.run_id or "").info.status == "KILLED"
+    lines = [json.loads(line) for line in (tmp_path / "validate.jsonl").read_text().splitlines()]
+    assert [line["metrics"]["val/hot/reward_mean"] for line in lines] == [0.25, 0.75]
+    assert {line["checkpoint"] for line in lines} == {"iter_0000003"}
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert all(spool.is_drained for spool in read_spools(tmp_path))
+
+
+def test_run_resumed_in_another_folder_repeats_no_value(database: str, tmp_path: Path) -> None:
     first = MLflowLogger(tmp_path / "a", database)
     for step in (1, 2, 3):
         first.log_metrics({"x": step}, step)
     first.finalize("success")
     moved = MLflowLogger(tmp_path / "b", database, resume_run_id=first.run_id)
     for step in (2, 3, 4):
-        moved.log_metrics({"x": 10 * step}, step)
+        moved.log_metrics({"x": step if step == 2 else 10 * step}, step)
     moved.finalize("success")
 
     assert moved.run_id == first.run_id and first.run_id is not None
-    assert points(database, first.run_id, "x") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert points(database, first.run_id, "x") == [(1, 1.0), (2, 2.0), (3, 3.0), (3, 30.0), (4, 40.0)]
 
 
 @pytest.mark.parametrize("server", [refusing_server, hanging_server])

@@ -135,6 +135,14 @@ class Saboteur(_AtMoment):
         raise RuntimeError(f"broken on purpose in {self._hook}")
 
 
+class Breaker(_AtMoment):
+    """Raises what says nothing to a user."""
+
+    def act(self, trainer: Any, module: Any) -> None:
+        """Break the iteration as a mistake in a callback does."""
+        raise KeyError("a mistake")
+
+
 class Stopper(_AtMoment):
     """Asks for the end of training after the iteration."""
 

@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from relax_lightning.config.checkpoints import complete_iterations, read_tracker
 from relax_lightning.tracking.mlflow_run import prepare_mlflow
 
+HERE = Path(__file__).resolve().parent
 MLFLOW = "tracking.mlflow={experiment: interruptions}"
 SIX = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 3, save_last: true}")
 UNTIMED = ("phase/", "perf/", "memory/")
@@ -22,12 +24,20 @@ def points_of(folder):
     return Counter(point for point, _ in points), {p: v for p, v in points if not p[0].startswith(UNTIMED)}
 
 
+def all_runs(folder):
+    """All runs that MLflow has."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlruns.db'}")
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
 def mlflow_run(folder):
     """The one run that MLflow has, and how often each (metric, step) is in it."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder / 'mlruns.db'}")
-    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    (run,) = all_runs(folder)
     histories = [client.get_metric_history(run.info.run_id, name) for name in run.data.metrics]
     return run, Counter((point.key, point.step) for history in histories for point in history)
 
@@ -71,6 +81,57 @@ def test_kill_after_five_and_resume_from_three(command, whole, folder):
     run, sent = mlflow_run(folder)
     assert sent == counts and run.info.status == "FINISHED"
     assert complete_iterations(folder / "checkpoints") == [3, 6]
+
+
+def test_a_traceback_ends_with_where_to_resume_and_validate_is_a_record_of_its_own(command, forked, folder):
+    # A failure that is none of ours keeps its traceback; what trains again with another rate is recorded as such.
+    breaker = (("Breaker", {"hook": "on_rollout_end", "iteration": 4}),)
+    keys = (
+        "trainer.max_steps=5",
+        "callbacks.checkpoint={every_n_steps: 2}",
+        "model.actor.optimizer.decay=constant",
+    )
+    status, output, _ = command(folder, *keys, MLFLOW, callbacks=breaker)
+    assert status == 1 and "Traceback" in output
+    newest = folder / "checkpoints" / "iter_0000002"
+    assert output.rstrip().splitlines()[-1].endswith(f"resume with --ckpt_path {newest}"), output
+    was = points_of(folder)[1]["actor/lr", 3]
+    changed = (*keys, MLFLOW, "model.actor.optimizer.lr=0.0005")
+    status, output, _ = command(folder, *changed, ckpt_path="auto")
+    assert status == 0, output
+    counts, values = points_of(folder)
+    assert set(counts.values()) == {1} and values["actor/lr", 3] == 0.0005 != was
+    run, sent = mlflow_run(folder)
+    assert sent["actor/lr", 3] == 2 and sent["phase/rollout_seconds", 3] == 1 and sent["actor/lr", 2] == 1
+
+    record = (folder / "metrics.jsonl").read_bytes()
+    words = ["validate", "--config", str(HERE / "digits.yaml"), f"--trainer.default_root_dir={folder}"]
+    sets = "{hot: {class_path: relax_lightning.data.digits.ReversedDigits, init_args: {size: 5}}}"
+    for n in (1, 4):
+        more = (
+            f"data.rollout.validation={sets}",
+            f"data.rollout.validation.hot.n_samples_per_prompt={n}",
+            MLFLOW,
+        )
+        status, output, _ = forked(
+            [*words, *(f"--{key}" for key in more), "--ckpt_path", str(newest)], folder
+        )
+        assert status == 0, output
+    assert (folder / "metrics.jsonl").read_bytes() == record
+    lines = [json.loads(line) for line in (folder / "validate.jsonl").read_text().splitlines()]
+    assert [line["validation"]["hot"]["n_samples_per_prompt"] for line in lines] == [1, 4]
+    assert [line["checkpoint"] for line in lines] == [str(newest)] * 2 and [
+        line["step"] for line in lines
+    ] == [2, 2]
+    assert "val/hot/reward_mean" in lines[1]["metrics"]
+    assert all(line["trained_by"] == json.loads(record.splitlines()[0])["run"] for line in lines)
+    runs = all_runs(folder)
+    children = [r for r in runs if r.data.tags.get("mlflow.parentRunId") == run.info.run_id]
+    assert (
+        len(runs) == 3
+        and len(children) == 2
+        and all("val/hot/reward_mean" in r.data.metrics for r in children)
+    )
 
 
 @pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
@@ -135,5 +196,7 @@ def test_a_broken_run_exits_with_1_and_says_where_to_resume(command, folder):
     assert "samples [" in output and "the optimizer step was not applied" in output
     assert "3 in a row, model.max_consecutive_nan reached" in output
     (newest,) = complete_iterations(folder / "checkpoints")[-1:]
-    assert f"--ckpt_path {folder / 'checkpoints' / f'iter_{newest:07d}'}" in output
+    assert output.rstrip().endswith(
+        f"resume with --ckpt_path {folder / 'checkpoints' / f'iter_{newest:07d}'}"
+    )
     assert mlflow_run(folder)[0].info.status == "FAILED"
