@@ -70,6 +70,9 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         print(f"Nothing was saved of the iteration that broke off; {where}", file=sys.stderr)
 
     def _save(self, trainer: Trainer, iteration: int) -> None:
+        # As Lightning's own: it tries a configuration out, and leaves nothing.
+        if trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            return
         strategy = _strategy(trainer)
         folder = iteration_folder(strategy.checkpoints.root, iteration)
         trainer.save_checkpoint(folder, weights_only=False)
