@@ -122,7 +122,7 @@ class CriticConfig:
     save: str | None = key(None, "checkpoint root to write; null follows the actor's")
     warm_start: str | None = key(
         None,
-        "checkpoint that a fresh critic takes weights alone from; null follows the actor's; neither: its trunk",
+        "checkpoint that a fresh critic takes weights alone from, else the actor's trunk; null follows the actor's",
     )
     head_init: str = key("zero", "start of the value head: zero | normal")
     parallel: ParallelConfig | None = key(None, "how the model is cut over ranks; null follows the actor's")
