@@ -11,9 +11,9 @@ from relax_lightning.run_lock import run_lock
 def test_one_process_holds_a_folder_and_says_which(tmp_path):
     for folder in (tmp_path / "a", tmp_path / "a"):
         message = rf"got {folder}, where process {os.getpid()} on .* trains"
-        with run_lock(folder), run_lock(tmp_path / "b"):
-            with pytest.raises(ValueError, match=message), run_lock(folder):
-                pass
+        held = (run_lock(folder), run_lock(tmp_path / "b"))
+        with held[0], held[1], pytest.raises(ValueError, match=message), run_lock(folder):
+            pass
 
 
 def test_a_killed_process_holds_nothing(tmp_path):

@@ -63,6 +63,7 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
             # As one process ends: by the signal itself.
             signal.signal(aborted.number, signal.SIG_DFL)
             os.kill(os.getpid(), aborted.number)
+        print("relax-lightning: interrupted", file=sys.stderr)
         return 128 + aborted.number
 
 

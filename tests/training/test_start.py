@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from relax_lightning.config import load, resolve
 from relax_lightning.config.checkpoints import complete_iterations
-from relax_lightning.run_lock import run_lock
+from relax_lightning.run_lock import LOCK_NAME, run_lock
 
 # The warm-up of the critic's rate takes more than one iteration, which the command would refuse.
 SAVED = ("trainer.max_steps=2", "callbacks.checkpoint={save_last: true}")
@@ -90,4 +93,25 @@ def test_ctrl_c_before_training_is_one_line(command, tmp_path):
     status, output, _ = command(tmp_path, *SAVED, callbacks=(("interrupting.Mine", {}),))
     assert status == 130
     assert output.splitlines()[-1] == "relax-lightning: interrupted" and "Traceback" not in output
-    assert "interrupting" not in sys.modules
+
+
+def test_ctrl_c_during_the_imports_is_one_line_too(tmp_path):
+    """An exception that met torch's C++ there ended in a segmentation fault."""
+    words = [
+        "fit",
+        "--config",
+        str(Path(__file__).parent / "digits.yaml"),
+        f"--trainer.default_root_dir={tmp_path}",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relax_lightning.cli", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+    # Taken just before they begin.
+    while not (tmp_path / LOCK_NAME).exists():
+        time.sleep(0.01)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "relax-lightning: interrupted\n")
