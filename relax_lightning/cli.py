@@ -6,13 +6,11 @@ import json
 import os
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from relax_lightning import __version__
 from relax_lightning.config.checkpoints import MANIFEST, committed_folder
@@ -21,6 +19,7 @@ from relax_lightning.config.files import resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
+from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
 from relax_lightning.run_lock import run_lock
 
 USAGE = """\
@@ -79,9 +78,6 @@ usage: relax-lightning config --explain KEY | --schema | --markdown
 _START = "a complete example to start from: relax-lightning fit --config configs/digits-cpu.yaml"
 
 
-_INTERRUPTED = "interrupted"
-
-
 class UsageError(ValueError):
     """A command line that cannot be read."""
 
@@ -118,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigurationError as error:
         return _fail_with(error.problems, "the configuration")
     except KeyboardInterrupt:
-        return _fail(_INTERRUPTED, status=128 + signal.SIGINT)
+        return _fail(INTERRUPTED, status=128 + signal.SIGINT)
     except BrokenPipeError:
         # Whoever read our output has seen enough, as in `fit --help | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -217,32 +213,12 @@ def _start(command: str, config: Config, arguments: Arguments) -> int:
     from relax_lightning.plan.topology import launched_ranks
 
     if config.cluster is not None and launched_ranks() is None:
-        with _leaving_at_once():
+        with leaving_at_once():
             from relax_lightning.distributed.launcher import launch
         return launch("relax_lightning.lightning_cli.run", command, config, ckpt_path)
-    with _leaving_at_once():
+    with leaving_at_once():
         from relax_lightning.lightning_cli import run
     return run(command, config, ckpt_path)
-
-
-@contextmanager
-def _leaving_at_once() -> Iterator[None]:
-    """Ctrl-C during imports: an exception may crash the C++ that it meets there, and nothing is to be undone yet."""
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, _leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    # A handler may interrupt a print, and a print inside a print raises.
-    os.write(2, f"relax-lightning: {_INTERRUPTED}\n".encode())
-    os._exit(128 + number)
 
 
 def _plan(words: list[str]) -> int:

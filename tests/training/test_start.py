@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from relax_lightning.config import load, resolve
-from relax_lightning.config.checkpoints import complete_iterations
-from relax_lightning.run_lock import LOCK_NAME, run_lock
+from relax_lightning.config.checkpoints import complete_iterations, complete_pairs
+from relax_lightning.run_lock import run_lock
 
 # The warm-up of the critic's rate takes more than one iteration, which the command would refuse.
 SAVED = ("trainer.max_steps=2", "callbacks.checkpoint={save_last: true}")
@@ -71,6 +67,17 @@ def test_a_fresh_run_puts_them_aside_as_it_saves(fit, tmp_path, capsys):
     assert capsys.readouterr().out.count("The checkpoints of an earlier run are now in") == 1
 
 
+def test_ranks_of_one_job_share_the_folder_and_make_way_once(command, tmp_path):
+    for number in (2, 3):
+        keys = ("callbacks.checkpoint={save_last: true}", "model.critic.save=" + str(tmp_path / "critics"))
+        statuses, output, _ = command(tmp_path, f"trainer.max_steps={number}", *keys, ranks=2)
+        assert statuses == [0, 0], output
+    for name in ("checkpoints", "critics"):
+        assert output.count(f"are now in {tmp_path / name}.1") == 1
+    assert complete_pairs(tmp_path / "checkpoints", tmp_path / "critics") == [3]
+    assert complete_pairs(tmp_path / "checkpoints.1", tmp_path / "critics.1") == [2]
+
+
 def test_two_runs_in_one_folder_are_one_too_many(command, forked, earlier):
     before = left_in(earlier)[1:]
     with run_lock(earlier):
@@ -93,25 +100,3 @@ def test_ctrl_c_before_training_is_one_line(command, tmp_path):
     status, output, _ = command(tmp_path, *SAVED, callbacks=(("interrupting.Mine", {}),))
     assert status == 130
     assert output.splitlines()[-1] == "relax-lightning: interrupted" and "Traceback" not in output
-
-
-def test_ctrl_c_during_the_imports_is_one_line_too(tmp_path):
-    """An exception that met torch's C++ there ended in a segmentation fault."""
-    words = [
-        "fit",
-        "--config",
-        str(Path(__file__).parent / "digits.yaml"),
-        f"--trainer.default_root_dir={tmp_path}",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "relax_lightning.cli", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-    )  # fmt: skip
-    # Taken just before they begin.
-    while not (tmp_path / LOCK_NAME).exists():
-        time.sleep(0.01)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode, output) == (130, "relax-lightning: interrupted\n")
