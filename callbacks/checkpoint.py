@@ -75,6 +75,9 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
             exception.add_note(text)
 
     def _save(self, trainer: Trainer, iteration: int) -> None:
+        # As Lightning's own: it tries a configuration out, and leaves nothing.
+        if trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            return
         strategy = _strategy(trainer)
         folder = iteration_folder(strategy.checkpoints.root, iteration)
         trainer.save_checkpoint(folder, weights_only=False)

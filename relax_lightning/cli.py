@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from relax_lightning.config.files import resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
+from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
+from relax_lightning.run_lock import run_lock
 
 USAGE = """\
 usage: relax-lightning COMMAND ...
@@ -99,7 +103,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: the words after `relax-lightning`; None takes those of the process.
 
     Returns:
-        The exit status: 0; 1 for a fault of the configuration or the run; 2 for an unreadable command line.
+        The exit status: 0; 1 for a fault of the configuration or the run; 2 for an unreadable command line; 130 where
+        Ctrl-C came before training began.
     """
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -108,6 +113,8 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(f"{error}; see relax-lightning --help", status=2)
     except ConfigurationError as error:
         return _fail_with(error.problems, "the configuration")
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, status=128 + signal.SIGINT)
     except BrokenPipeError:
         # Whoever read our output has seen enough, as in `fit --help | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -194,16 +201,23 @@ def _run(command: str, words: list[str]) -> int:
         print(to_yaml(config), end="")
         return 0
     _put_on_path(Path.cwd())
+    # Of launched ranks the first; what the launcher of our own starts does not come by here.
+    locks = command == "fit" and os.environ.get("RANK", "0") == "0"
+    with run_lock(config.trainer.default_root_dir) if locks else nullcontext():
+        return _start(command, config, arguments)
+
+
+def _start(command: str, config: Config, arguments: Arguments) -> int:
     resumed = None if arguments.ckpt_path is None else resumed_folder(config, arguments.ckpt_path)
     ckpt_path = None if resumed is None else str(resumed)
     from relax_lightning.plan.topology import launched_ranks
 
     if config.cluster is not None and launched_ranks() is None:
-        from relax_lightning.distributed.launcher import launch
-
+        with leaving_at_once():
+            from relax_lightning.distributed.launcher import launch
         return launch("relax_lightning.lightning_cli.run", command, config, ckpt_path)
-    from relax_lightning.lightning_cli import run
-
+    with leaving_at_once():
+        from relax_lightning.lightning_cli import run
     return run(command, config, ckpt_path)
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,9 +27,10 @@ from callbacks.curves import CurvePlot  # noqa: E402
 from callbacks.health_check import HealthCheck  # noqa: E402
 from callbacks.lr_warmup import LRWarmup  # noqa: E402
 from callbacks.metrics import MetricLogger  # noqa: E402
+from callbacks.run_description import RunDescription  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
-from relax_lightning.config import Config, to_dict, to_yaml  # noqa: E402
+from relax_lightning.config import Config, to_dict  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
 from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
@@ -76,7 +78,7 @@ class RelaxLightningCLI(LightningCLI):
     """
 
     def __init__(self, config: Config, ckpt_path: str | None, subcommand: str) -> None:
-        self.run_config = self._config = config
+        self._config = config
         self._subcommand = subcommand
         self._checkpoint = ckpt_path
         self._manifest = (read_manifest(ckpt_path) or {}) if ckpt_path else {}
@@ -99,10 +101,10 @@ class RelaxLightningCLI(LightningCLI):
             self.model.load_folders = self._loaded.folders
             self.model.load_weights_only = self._loaded.is_release
             self.model.iteration_offset = self._loaded.iteration
-        warm_start = config.model.critic.warm_start
-        if warm_start is not None and ckpt_path is None and self._loaded is None:
-            self.model.critic_warm_start = role_folder(warm_start, "critic")
-            check_same_trunk(config.model, self.model.critic_warm_start)
+        if ckpt_path is None and self._loaded is None:
+            self.model.warm_starts = _warm_starts(config)
+        if subcommand == "fit" and ckpt_path is None:
+            self.trainer.strategy.before_first_save = partial(put_aside_earlier_checkpoints, config)  # pyright: ignore[reportAttributeAccessIssue]
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Our callbacks under their fixed keys."""
@@ -125,7 +127,8 @@ class RelaxLightningCLI(LightningCLI):
             enable_checkpointing=self._config.callbacks.checkpoint is not None,
             **kwargs,
         )
-        trainer.callbacks.insert(0, self.stop_on_signal)  # pyright: ignore[reportAttributeAccessIssue]
+        ours = [self.stop_on_signal, RunDescription(self._config)]
+        trainer.callbacks[:0] = ours  # pyright: ignore[reportAttributeAccessIssue]
         return trainer
 
     @property
@@ -217,34 +220,27 @@ def _say(text: str, file: TextIO | None = None) -> None:
         print(text, file=file)
 
 
-def _write_config(folder: Path, config: Config, subcommand: str) -> None:
-    if not is_first_rank():
-        return
+def _warm_starts(config: Config) -> dict[str, Path]:
+    paths = {"actor": config.model.actor.warm_start, "critic": config.model.critic.warm_start}
+    folders = {role: role_folder(path, role) for role, path in paths.items() if path is not None}
+    for folder in folders.values():
+        check_same_trunk(config.model, folder)
+    return folders
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if subcommand == "fit":
-            (folder / "config.yaml").write_text(to_yaml(config))
     except OSError as error:
         raise ValueError(f"trainer.default_root_dir: {folder} cannot be written: {error}") from error
 
 
-def _describe_run(cli: RelaxLightningCLI, logger: JournalLogger, folder: Path) -> None:
-    logger.log_hyperparams(to_dict(cli.run_config))
-    if not logger.is_evaluation and (folder / "config.yaml").is_file():
-        logger.log_artifact(folder / "config.yaml")
-    strategy = cli.trainer.strategy
-    assert isinstance(strategy, ColocateStrategy)
-    strategy.manifest["run_key"] = logger.run_key
-
-
 def _something_to_do(config: Config, ckpt_path: str | None) -> bool:
-    """Whether iterations are left; a fresh start puts aside what an earlier one saved."""
+    """Whether iterations are left."""
     done = iterations_done(config, ckpt_path)
     is_over = 0 < config.trainer.max_steps <= done
     if is_over:
         _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
-    elif done == 0:
-        put_aside_earlier_checkpoints(config)
     return not is_over
 
 
@@ -293,14 +289,10 @@ def run(
         return 0
     if subcommand == "validate" and ckpt_path is None:
         _say("evaluating the weights that the configuration begins with; a run's: --ckpt_path auto or DIR")
-    folder = Path(config.trainer.default_root_dir).absolute()
-    _write_config(folder, config, subcommand)
+    if is_first_rank():
+        _make_folder(Path(config.trainer.default_root_dir).absolute())
     cli = RelaxLightningCLI(config, ckpt_path, subcommand)
     _connect(cli, store, advantages, progress)
-    for logger in cli.trainer.loggers:
-        # `fast_dev_run` replaces the loggers by one that keeps nothing.
-        if isinstance(logger, JournalLogger):
-            _describe_run(cli, logger, folder)
     start = getattr(cli.trainer, subcommand)
     try:
         start(cli.model, datamodule=cli.datamodule, ckpt_path=ckpt_path)

@@ -89,8 +89,8 @@ class PPOModule(LightningModule):
         """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
         self.load_weights_only = False
         """Leave optimizers and schedules of `load_folders` alone."""
-        self.critic_warm_start: Path | None = None
-        """Megatron checkpoint that a fresh critic's weights come from; None: the actor's trunk with a new head."""
+        self.warm_starts: dict[str, Path] = {}
+        """A role's Megatron checkpoint that its weights alone come from in a fresh start, by role."""
 
     # --- set-up -----------------------------------------------------------------------------------------------
 
@@ -120,10 +120,10 @@ class PPOModule(LightningModule):
         self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
         self._data.rollout.vocabulary_size = self.actor.architecture.vocab_size
         reference = self._build_reference()
-        if self.critic_warm_start is not None:
-            self.critic.load(self.critic_warm_start, weights_only=True)
         for role in (self.actor, self.critic):
             strategy.register(role.name, role)
+            if role.name in self.warm_starts:
+                role.load(self.warm_starts[role.name], weights_only=True)
             if role.name in self.load_folders:
                 role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
         strategy.manifest["model"] = describe_model(self.config, self.actor)

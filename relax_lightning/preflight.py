@@ -12,7 +12,14 @@ from lightning.pytorch import Callback, callbacks
 
 from relax_lightning.config import Config, ModelConfig
 from relax_lightning.config.architecture import read_architecture
-from relax_lightning.config.checkpoints import TRACKER, iteration_of, read_manifest, role_folder
+from relax_lightning.config.checkpoints import (
+    RELEASE,
+    TRACKER,
+    free_folder,
+    iteration_of,
+    read_manifest,
+    role_folder,
+)
 from relax_lightning.config.files import plain_checkpoint
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.build import architecture_of
@@ -109,8 +116,8 @@ def is_first_rank() -> bool:
 
 
 def put_aside_earlier_checkpoints(config: Config) -> None:
-    """Rename the save roots that hold another run's checkpoints: a fresh run would prune them and mix with them."""
-    if config.callbacks.checkpoint is None or not is_first_rank():
+    """Move another run's checkpoints out of the save roots: a fresh run would prune them and mix with them."""
+    if not is_first_rank():
         return
     load_roots = {
         Path(root).absolute() for root in (config.model.actor.load, config.model.critic.load) if root
@@ -118,11 +125,23 @@ def put_aside_earlier_checkpoints(config: Config) -> None:
     save_roots = {
         Path(root).absolute() for root in (config.model.actor.save, config.model.critic.save) if root
     }
+    run_folder = Path(config.trainer.default_root_dir).absolute()
     for root in sorted(save_roots - load_roots):
         if not (root / TRACKER).is_file():
             continue
-        number = next(n for n in range(1, 10**6) if not root.with_name(f"{root.name}.{n}").exists())
-        aside = root.rename(root.with_name(f"{root.name}.{number}"))
+        holds_the_run = root == run_folder or root in run_folder.parents
+        aside = _move_checkpoints(root) if holds_the_run else root.rename(free_folder(root))
         print(
             f"The checkpoints of an earlier run are now in {aside}; --ckpt_path auto would have resumed it."
         )
+
+
+def _move_checkpoints(root: Path) -> Path:
+    aside = free_folder(root / "checkpoints")
+    aside.mkdir()
+    for folder in list(root.iterdir()):
+        if iteration_of(folder) is not None or folder.name == RELEASE:
+            folder.rename(aside / folder.name)
+    # Last: while it is there, what is left counts as an earlier run's.
+    (root / TRACKER).rename(aside / TRACKER)
+    return aside

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
 import json
 import re
 from pathlib import Path
@@ -150,6 +152,23 @@ def read_folders(actor_folder: Path, critic_root: Path | None) -> dict[str, Path
             "together; give --ckpt_path another iteration"
         )
     return {"actor": actor_folder / "actor", "critic": critic_folder / "critic"}
+
+
+def free_folder(root: Path) -> Path:
+    """The first of `<root>.1`, `<root>.2`, ... that is not there: where the checkpoints of `root` are put aside."""
+    return next(f for n in itertools.count(1) if not (f := root.with_name(f"{root.name}.{n}")).exists())
+
+
+def newest_put_aside(root: str | Path) -> Path | None:
+    """The last folder that the checkpoints of a save root were put aside in; None without."""
+    root = Path(root)
+    found = [
+        (int(folder.suffix[1:]), folder)
+        for base in (root, root / "checkpoints")
+        for folder in base.parent.glob(f"{glob.escape(base.name)}.*")
+        if folder.suffix[1:].isdecimal() and (folder / TRACKER).is_file()
+    ]
+    return max(found)[1] if found else None
 
 
 def find_latest(save_root: str | Path, critic_root: str | Path | None = None) -> tuple[int, Path] | None:

@@ -18,6 +18,7 @@ from relax_lightning.config.checkpoints import (
     committed_folder,
     find_latest,
     iteration_of,
+    newest_put_aside,
     read_folders,
     read_tracker,
     role_folder,
@@ -46,7 +47,8 @@ def model_problems(config: Config) -> Iterator[Problem]:
 def source_problems(config: Config) -> Iterator[Problem]:
     """Weights of the reference and of a warm critic that are not there."""
     reference, critic = config.model.reference, config.model.critic
-    paths = {"model.critic.warm_start": (critic.warm_start, "critic")}
+    paths = {"model.actor.warm_start": (config.model.actor.warm_start, "actor")}
+    paths["model.critic.warm_start"] = (critic.warm_start, "critic")
     if reference is not None:
         paths["model.reference.load"] = (reference.load, "actor")
         directory = reference.hf_checkpoint
@@ -55,8 +57,13 @@ def source_problems(config: Config) -> Iterator[Problem]:
             yield Problem(
                 "model.reference.hf_checkpoint", fault("a Hugging Face directory", directory, change)
             )
+    missing: set[str] = set()
     for key, (path, role) in paths.items():
-        if path is not None and not (role_folder(path, role) / "metadata.json").is_file():
+        # The critic follows the actor: one line is enough.
+        if path is None or path in missing:
+            continue
+        if not (role_folder(path, role) / "metadata.json").is_file():
+            missing.add(path)
             wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
             yield Problem(key, fault(wanted, path, "no metadata.json is there; change it"))
 
@@ -124,7 +131,7 @@ def load_problems(config: Config) -> Iterator[Problem]:
         yield Problem("model.actor.load", str(error), involves=(key,))
 
 
-def resume_problems(config: Config, resume: str | None) -> Iterator[Problem]:
+def resume_problems(config: Config, resume: str | None, subcommand: str = "fit") -> Iterator[Problem]:
     """A `--ckpt_path` that names no complete checkpoint, or meets `load`; the configuration is resolved."""
     if resume is None:
         return
@@ -135,9 +142,26 @@ def resume_problems(config: Config, resume: str | None) -> Iterator[Problem]:
         yield Problem("--ckpt_path", message, involves=("model.actor.load", "model.critic.load"))
         return
     try:
-        resumed_folder(config, resume)
+        folder = resumed_folder(config, resume)
     except ValueError as error:
         yield Problem("--ckpt_path", str(error))
+        return
+    if folder is None:
+        yield from _nothing_to_resume(config, subcommand)
+
+
+def _nothing_to_resume(config: Config, subcommand: str) -> Iterator[Problem]:
+    root = config.model.actor.save or ""
+    aside = newest_put_aside(root)
+    put_aside = "" if aside is None else f"; those of an earlier run are in {aside}"
+    if subcommand == "validate":
+        change = (
+            "give --ckpt_path DIR, or leave it out to evaluate the weights that the configuration begins with"
+        )
+        yield Problem("--ckpt_path", f"wanted a checkpoint in {root}, got none{put_aside}; {change}")
+    elif aside is not None:
+        message = f"wanted a checkpoint in {root}, got none: the run starts fresh{put_aside}"
+        yield Problem("--ckpt_path", message, "warning")
 
 
 def resumed_folder(config: Config, resume: str) -> Path | None:

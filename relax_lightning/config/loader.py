@@ -96,12 +96,29 @@ def resolve(config: Config) -> Config:
 
     KL terms without `model.reference` are switched off, with a warning. Resolving twice changes nothing.
     """
-    save = config.model.actor.save or str(Path(config.trainer.default_root_dir) / "checkpoints")
+    save = config.model.actor.save or _save_root(config.trainer.default_root_dir)
     return replace(
         config,
         model=_resolved_model(config.model, save),
         data=replace(config.data, rollout=_resolved_rollout(config.data.rollout)),
         tracking=_resolved_tracking(config.tracking, config.trainer.default_root_dir),
+    )
+
+
+def following_run_folder(config: Config) -> Config:
+    """A resolved configuration with null again where a path follows the run folder: its file serves another one."""
+    model, mlflow, folder = config.model, config.tracking.mlflow, config.trainer.default_root_dir
+    actor, critic = model.actor, model.critic
+    if critic.save == actor.save:
+        critic = replace(critic, save=None)
+    if actor.save == _save_root(folder):
+        actor = replace(actor, save=None)
+    if mlflow is not None and mlflow.uri == _mlflow_uri(folder):
+        mlflow = replace(mlflow, uri=None)
+    return replace(
+        config,
+        model=replace(model, actor=actor, critic=critic),
+        tracking=replace(config.tracking, mlflow=mlflow),
     )
 
 
@@ -154,6 +171,7 @@ def _resolved_model(model: ModelConfig, save: str) -> ModelConfig:
         critic=replace(
             critic,
             load=_first(critic.load, actor.load),
+            warm_start=_first(critic.warm_start, actor.warm_start),
             save=_first(critic.save, save),
             parallel=_first(critic.parallel, actor.parallel),
             optimizer=CriticOptimizerConfig(
@@ -180,8 +198,15 @@ def _resolved_rollout(rollout: RolloutConfig) -> RolloutConfig:
 def _resolved_tracking(tracking: TrackingConfig, run_folder: str) -> TrackingConfig:
     if tracking.mlflow is None or tracking.mlflow.uri is not None:
         return tracking
-    uri = f"sqlite:///{Path(run_folder).absolute() / 'mlruns.db'}"
-    return replace(tracking, mlflow=replace(tracking.mlflow, uri=uri))
+    return replace(tracking, mlflow=replace(tracking.mlflow, uri=_mlflow_uri(run_folder)))
+
+
+def _save_root(run_folder: str) -> str:
+    return str(Path(run_folder) / "checkpoints")
+
+
+def _mlflow_uri(run_folder: str) -> str:
+    return f"sqlite:///{Path(run_folder).absolute() / 'mlruns.db'}"
 
 
 def _first(value: Any, otherwise: Any) -> Any:

@@ -101,6 +101,10 @@ class ActorConfig:
         None, "a folder, or an import path for a model from scratch; null follows hf_checkpoint"
     )
     load: str | None = key(None, "checkpoint root that both roles resume from; null: a fresh start")
+    warm_start: str | None = key(
+        None,
+        "checkpoint that a fresh start of both roles takes weights alone from; null: hf_checkpoint or random",
+    )
     save: str | None = key(None, "checkpoint root to write; null: <default_root_dir>/checkpoints")
     parallel: ParallelConfig = section(ParallelConfig, "how the model is cut over ranks")
     recompute: str | None = key(None, "activations computed again in backward: selective | full; null: none")
@@ -118,7 +122,7 @@ class CriticConfig:
     save: str | None = key(None, "checkpoint root to write; null follows the actor's")
     warm_start: str | None = key(
         None,
-        "checkpoint that a fresh critic's weights start from, without optimizer; null: the actor's trunk",
+        "checkpoint that a fresh critic takes weights alone from, else the actor's trunk; null follows the actor's",
     )
     head_init: str = key("zero", "start of the value head: zero | normal")
     parallel: ParallelConfig | None = key(None, "how the model is cut over ranks; null follows the actor's")

@@ -167,7 +167,8 @@ class PromptLoader:
         if changed:
             raise ValueError(
                 f"the checkpoint was made with other prompts or another order ({'; '.join(changed)}); resume with the "
-                "same data, batch size and seed, or start anew from the weights with model.actor.load"
+                "same data, batch size and seed, or start another run from its weights: model.actor.warm_start "
+                "instead of --ckpt_path or model.actor.load"
             )
         self._epoch, self._num_batches = state_dict["epoch"], state_dict["num_batches"]
         self._continues = True

@@ -24,6 +24,7 @@ from relax_lightning.distributed.job import Job, Task
 from relax_lightning.distributed.placement import Demand, SharedGroup, resources_here
 from relax_lightning.distributed.screen import Screen, without_rays_own_words
 from relax_lightning.distributed.watch import LostPartError, RankError
+from relax_lightning.interrupted import INTERRUPTED
 
 _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 256 * 2**20
@@ -63,6 +64,7 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
             # As one process ends: by the signal itself.
             signal.signal(aborted.number, signal.SIG_DFL)
             os.kill(os.getpid(), aborted.number)
+        print(f"relax-lightning: {INTERRUPTED}", file=sys.stderr)
         return 128 + aborted.number
 
 

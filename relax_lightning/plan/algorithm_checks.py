@@ -127,8 +127,12 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
 
 
 def _warm_start_problems(config: Config) -> Iterator[Problem]:
-    critic = config.model.critic
-    if critic.warm_start is not None and critic.load is not None:
+    actor, critic = config.model.actor, config.model.critic
+    if actor.warm_start is not None and actor.load is not None:
+        change = "load resumes both roles with their optimizers, warm_start takes weights alone; remove one"
+        message = fault("one of load and warm_start", actor.warm_start, change)
+        yield Problem("model.actor.warm_start", message, involves=("model.actor.load",))
+    elif critic.warm_start is not None and critic.load is not None:
         change = "load resumes the critic with its optimizer, warm_start takes weights alone; remove one"
         message = fault(
             "one of critic.load (which follows actor.load) and warm_start", critic.warm_start, change

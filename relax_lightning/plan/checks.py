@@ -71,7 +71,7 @@ def check(
     problems += room_problems(resolved, check_files=check_files, gpu_memory=gpu_memory)
     if check_files:
         problems += [problem for find in _OF_FILES for problem in find(resolved)]
-        problems += resume_problems(resolved, resume)
+        problems += resume_problems(resolved, resume, subcommand)
     return problems
 
 

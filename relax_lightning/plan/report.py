@@ -205,6 +205,8 @@ def _paths(config: Config, resume: str | None, check_files: bool) -> PathPlan:
 def _beginning(config: Config, resume: str | None, check_files: bool) -> str:
     actor = config.model.actor
     fresh = f"weights of {actor.hf_checkpoint}" if actor.hf_checkpoint else "random weights"
+    if actor.warm_start is not None:
+        fresh = f"weights of {actor.warm_start}"
     if config.model.critic.warm_start is not None:
         fresh += f"; the critic's weights from {config.model.critic.warm_start}"
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -113,6 +113,8 @@ class ColocateStrategy(ParallelStrategy):
         """`phase/*_seconds` and `memory/*` of the iteration so far."""
         self.manifest: dict[str, Any] = {}
         """What else goes into the manifest of a checkpoint: what the model is, and the tracking run to continue."""
+        self.before_first_save: Callable[[], None] = lambda: None
+        """Makes way for the first checkpoint; called on every rank."""
 
     # --- phases -----------------------------------------------------------------------------------------------
 
@@ -254,6 +256,8 @@ class ColocateStrategy(ParallelStrategy):
             self.make_room(name)
             self._roles[name].save(folder)
 
+        self.before_first_save()
+        self.before_first_save = lambda: None
         self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
 
     def _manifest(self) -> dict[str, Any]:

@@ -121,6 +121,12 @@ def found(*overrides, **options):
             "load resumes the critic with its optimizer, warm_start takes weights alone; remove one",
         ),
         (
+            ("model.actor.warm_start=a", "model.actor.load=b"),
+            "error",
+            "model.actor.warm_start: wanted one of load and warm_start, got 'a'; "
+            "load resumes both roles with their optimizers, warm_start takes weights alone; remove one",
+        ),
+        (
             ("callbacks.critic_only_warmup.num_steps=100",),
             "warning",
             "callbacks.critic_only_warmup.num_steps: wanted fewer than trainer.max_steps = 100, got 100; "
@@ -146,6 +152,8 @@ def test_weights_that_are_not_there(tmp_path, monkeypatch):
     ]  # fmt: skip
     ((_, line),) = found("model.critic.warm_start=nowhere")
     assert line.startswith("model.critic.warm_start: wanted a checkpoint root")
+    ((_, line),) = found("model.actor.warm_start=nowhere")
+    assert line.startswith("model.actor.warm_start: wanted a checkpoint root") and "of the actor" in line
     # The tracker of a root, an iteration, or the role's own folder.
     part = tmp_path / "root" / "iter_0000003" / "critic"
     part.mkdir(parents=True)
@@ -198,3 +206,5 @@ def test_a_run_of_the_critic_alone_has_no_actor():
     assert [p.phase for p in made.phases] == ["rollout", "critic"]
     assert list(made.learning_rates) == ["critic"]
     assert "the critic's weights from there" in plan("model.critic.warm_start=there").paths.begins
+    begins = plan("model.actor.warm_start=there").paths.begins
+    assert begins == "weights of there; the critic's weights from there"

@@ -59,3 +59,20 @@ def test_ckpt_path(base, make_checkpoint):
     make_checkpoint("half", 3, roles=("actor",))
     line = only(base, "model.actor.save=half", resume="auto")
     assert line.startswith("--ckpt_path: wanted an iteration with actor and critic under half, got none")
+
+
+def test_auto_that_finds_nothing(base, tmp_path, make_checkpoint):
+    validation = "data.rollout.validation={mine: {path: x.jsonl}}"
+    end = "; give --ckpt_path DIR, or leave it out to evaluate the weights that the configuration begins with"
+    got = "--ckpt_path: wanted a checkpoint in runs/default/checkpoints, got none"
+    assert only(base, validation, resume="auto", subcommand="validate") == got + end
+    assert found(base, validation, subcommand="validate") == []
+    for number in (2, 10):
+        make_checkpoint(f"runs/default/checkpoints.{number}", 3)
+    (tmp_path / "runs" / "default" / "checkpoints.old").mkdir()
+    aside = "; those of an earlier run are in runs/default/checkpoints.10"
+    line = only(base, resume="auto", severity="warning")
+    assert line == f"{got}: the run starts fresh{aside}"
+    assert only(base, validation, resume="auto", subcommand="validate") == got + aside + end
+    make_checkpoint("runs/default/checkpoints", 1)
+    assert found(base, resume="auto") == found(base, validation, resume="auto", subcommand="validate") == []

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from relax_lightning.config import Config, PromptsConfig, load, resolve, to_dict, to_yaml
+from relax_lightning.config.loader import following_run_folder
 from tests.config.good import write
 
 
@@ -81,3 +82,16 @@ def test_plain_trees_hold_no_tuples_and_no_dataclasses():
     tree = to_dict(Config())
     assert tree == yaml.safe_load(yaml.safe_dump(tree))
     assert to_dict(PromptsConfig(path="x"))["path"] == "x"
+
+
+def test_what_follows_the_run_folder_is_null_in_its_file(good, tmp_path):
+    config = resolve(load([good], ["trainer.default_root_dir=runs/a"]))
+    file = write(tmp_path / "config.yaml", to_yaml(following_run_folder(config)))
+    assert resolve(load([file], [])) == config
+    other = resolve(load([file], ["trainer.default_root_dir=runs/b"]))
+    assert other == resolve(load([good], ["trainer.default_root_dir=runs/b"]))
+    for given in ("model.actor.save=a", "model.critic.save=c", "tracking.mlflow.uri=http://x"):
+        config = resolve(load([good], [given]))
+        assert resolve(following_run_folder(config)) == config
+        assert given.partition("=")[2] in to_yaml(following_run_folder(config))
+    assert following_run_folder(resolve(load([good], ["tracking.mlflow=null"]))).tracking.mlflow is None

@@ -56,6 +56,7 @@ ADDED = {
         *("importance_floor", "importance_level", "importance_mode"),
         *("kl_target", "kl_horizon", "positive_nll_coef", "positive_nll_threshold"),
     },
+    "model.actor": {"warm_start"},
     "model.critic": {"warm_start"},
     "model.critic.optimizer": {f.name for f in fields(c.OptimizerConfig)} - {"lr"},
 }

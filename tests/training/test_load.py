@@ -59,6 +59,36 @@ def test_load_resumes_the_roles_alone_where_it_does_not(fit, recorder, source, c
     assert recorder.differing(run.states[4], resumed.states[5], "actor.weights")
 
 
+def test_a_warm_start_takes_the_weights_of_both_roles_alone(fit, recorder, source, tmp_path):
+    roots = (
+        f"model.actor.warm_start={source.folder / 'checkpoints' / 'iter_0000004'}",
+        f"model.critic.warm_start={source.folder / 'critics'}",
+    )
+    still = [
+        f"model.{role}.optimizer.{key}" for role in ("actor", "critic") for key in ("lr=1e-30", "min_lr=0")
+    ]
+    other_data = ("data.rollout.batch_size=4", "data.rollout.train.init_args.size=32")
+    run = fit(tmp_path / "run", *roots, *still, *other_data, "trainer.max_steps=1")
+    assert sorted(run.metrics) == [1] and len(run.rollouts[0].prompts) == 4 * 2
+    for role in ("actor", "critic"):
+        weights = {k: v for k, v in run.states[1].items() if k.startswith(f"{role}.weights")}
+        assert recorder.differing(weights, {k: source.states[4][k] for k in weights}) == []
+        # 4 prompts by 2 samples are one step, twice.
+        assert run.states[1][f"{role}.num_steps_done"] == run.states[1][f"{role}.schedule"]["num_steps"] == 2
+
+
+def test_a_warm_critic_follows_the_actor(fit, tmp_path):
+    """From the run's own folder, whose checkpoints are put aside after they were read."""
+    saved = "callbacks.checkpoint={save_last: true}"
+    first = fit(tmp_path, "trainer.max_steps=1", saved)
+    root = tmp_path / "checkpoints"
+    second = fit(tmp_path, "trainer.max_steps=1", saved, f"model.actor.warm_start={root}")
+    assert not first.experiences[0].values.any() and second.experiences[0].values.any()
+    assert complete_iterations(tmp_path / "checkpoints.1") == complete_iterations(root) == [1]
+    resumed = fit(tmp_path, "trainer.max_steps=2", "model.actor.warm_start=/nowhere", ckpt_path="auto")
+    assert sorted(resumed.metrics) == [2]
+
+
 @pytest.fixture
 def refused(copy, tmp_path, capfd, recorder, monkeypatch):
     """A function that runs the command, which must refuse in one line, and gives that line."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relax_lightning.config import load, resolve
-from relax_lightning.config.checkpoints import TRACKER
+from relax_lightning.config.checkpoints import TRACKER, newest_put_aside
 from relax_lightning.megatron.build import architecture_of
 from relax_lightning.preflight import check_callbacks, check_same_model, put_aside_earlier_checkpoints
 
@@ -70,3 +70,17 @@ def test_a_fresh_run_puts_earlier_checkpoints_aside(
     loading = replace(config.model.actor, load=str(root))
     put_aside_earlier_checkpoints(replace(config, model=replace(config.model, actor=loading)))
     assert root.exists()
+
+
+def test_checkpoints_in_the_run_folder_itself_leave_it_where_it_is(tmp_path: Path) -> None:
+    keys = [f"trainer.default_root_dir={tmp_path / 'run'}", f"model.actor.save={tmp_path / 'run'}"]
+    config = resolve(load([DIGITS], keys))
+    for number in (1, 2):
+        (tmp_path / "run" / "iter_0000007").mkdir(parents=True)
+        (tmp_path / "run" / TRACKER).write_text("7\n")
+        (tmp_path / "run" / "metrics.jsonl").write_text("")
+        put_aside_earlier_checkpoints(config)
+        aside = tmp_path / "run" / f"checkpoints.{number}"
+        assert sorted(path.name for path in aside.iterdir()) == ["iter_0000007", TRACKER]
+        assert newest_put_aside(tmp_path / "run") == aside
+        assert not (tmp_path / "run" / TRACKER).exists() and (tmp_path / "run" / "metrics.jsonl").exists()

@@ -1,0 +1,39 @@
+"""A run folder is held by one process, and by none that is dead."""
+
+import os
+import signal
+
+import pytest
+
+from relax_lightning.run_lock import run_lock
+
+
+def test_one_process_holds_a_folder_and_says_which(tmp_path):
+    for folder in (tmp_path / "a", tmp_path / "a"):
+        message = rf"got {folder}, where process {os.getpid()} on .* trains"
+        held = (run_lock(folder), run_lock(tmp_path / "b"))
+        with held[0], held[1], pytest.raises(ValueError, match=message), run_lock(folder):
+            pass
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with run_lock(tmp_path):
+            os.write(writing, b"x")
+            signal.pause()
+    os.read(reading, 1)
+    with pytest.raises(ValueError, match=f"where process {child} on"), run_lock(tmp_path):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with run_lock(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = r"trainer\.default_root_dir: .*file/run cannot be written"
+    with pytest.raises(ValueError, match=message), run_lock(tmp_path / "file" / "run"):
+        pass
