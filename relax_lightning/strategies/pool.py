@@ -52,7 +52,7 @@ class GpuPool:
     _plan: dict[str, list[Holding]] | None = None
 
     def register(self, owner: str, resident: Resident) -> None:
-        """Add an owner whose parts are all on the GPU now."""
+        """Add an owner whose parts are all on the GPU now; on all ranks."""
         self._residents[owner] = resident
         self._plan = None
 
@@ -103,11 +103,12 @@ class GpuPool:
 
     def enter(self, phase: str) -> None:
         """Make the GPU ready for a phase: first what must go leaves, then what it uses and is away returns."""
-        self.together(lambda: self._clear_for(phase))
+        going = {(h.owner, h.tag) for h in self.plan[phase]}
+        self.together(lambda: self._clear_for(phase, going))
         self.together(lambda: self._fetch(phase))
 
-    def _clear_for(self, phase: str) -> None:
-        self._send_away({(h.owner, h.tag) for h in self.plan[phase]} - self._away)
+    def _clear_for(self, phase: str, going: set[tuple[str, str]]) -> None:
+        self._send_away(going - self._away)
         # In a phase of its own torch takes from what it keeps.
         if "engine" in self._residents and phase in ("rollout", "publish") and not self._fits(phase):
             torch.cuda.empty_cache()

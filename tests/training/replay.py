@@ -80,19 +80,19 @@ class NoRoom(PPOCallback):
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         """Put it there."""
-        if module.iteration == 1 and trainer.global_rank == 1:
+        if module.iteration == 1:
             trainer.strategy._pool.mode = "always"
-            trainer.strategy._pool.register("stubborn", _Stubborn())
+            trainer.strategy._pool.register("stubborn", _Stubborn(stays=trainer.global_rank == 1))
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """From here on nothing leaves, and what has left comes back when it is used."""
         trainer.strategy._pool.mode = "never"
-        trainer.strategy._pool.register("stubborn", _Stubborn())
+        trainer.strategy._pool.register("stubborn", _Stubborn(stays=False))
 
 
 class _Stubborn(Resident):
-    def __init__(self) -> None:
-        self._stays = True
+    def __init__(self, *, stays: bool) -> None:
+        self._stays = stays
 
     def sizes(self) -> dict[str, int]:
         return {"weights": 1}
