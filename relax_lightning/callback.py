@@ -90,7 +90,7 @@ class HookDispatcher:
 
     def should_update_actor(self, iteration: int) -> bool:
         """True when every callback agrees; every callback is asked."""
-        answers = {}
+        answers: list[bool] = []
         for callback in self._callbacks:
             answer = callback.should_update_actor(self._trainer, self._module, iteration)
             if not isinstance(answer, bool):
@@ -98,8 +98,8 @@ class HookDispatcher:
                 raise ValueError(
                     f"{name}.should_update_actor({iteration}): wanted True or False, got {answer}"
                 )
-            answers[callback] = answer
-        return all(answers.values())
+            answers.append(answer)
+        return all(answers)
 
     def lr_scale(self, role: str, step: int) -> float:
         """Product of all callbacks' factors."""

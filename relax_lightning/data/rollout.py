@@ -116,9 +116,9 @@ class RolloutDataModule(LightningDataModule):
         self.vocabulary_size: int | None = None
         """Of the policy, which may have more tokens than the tokenizer; None: not known yet."""
         self.peers = ALONE
+        """All processes of the job; each generates its share, and the first one rewards."""
         self.reward_metrics: dict[str, float] = {}
         """Of the newest `generate`: the share of rewards that failed, where those count 0."""
-        """All processes of the job; each generates its share, and the first one rewards."""
         self.tokenizer: Any = None
         self.engine: RolloutEngine
         self._train: PromptDataset | None = None

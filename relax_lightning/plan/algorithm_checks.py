@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from operator import attrgetter
-from typing import Any
 
 from relax_lightning.config.faults import Problem, fault
-from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference
+from relax_lightning.config.loader import KL_WITHOUT_REFERENCE, kl_without_reference, value_at
+from relax_lightning.config.sections import entries
 from relax_lightning.config.tree import Config
 
 _KEY = "model.algorithm"
@@ -44,19 +42,13 @@ def missing_reference_problems(config: Config) -> Iterator[Problem]:
 
 
 def _idle_problems(config: Config) -> Iterator[Problem]:
+    known = entries()
     for key, (needed, change) in _NEEDED.items():
-        value, default = _value_and_default(config, key)
-        beside, off = _value_and_default(config, needed)
-        if value != default and beside == off:
+        beside = value_at(config, needed)
+        if value_at(config, key) != known[key].default and beside == known[needed].default:
             change = f"it does nothing without; {change}"
             message = fault(f"{needed.rpartition('.')[2]} beside it", beside, change)
             yield Problem(key, message, "warning", (needed,))
-
-
-def _value_and_default(config: Config, key: str) -> tuple[Any, Any]:
-    path, _, name = key.rpartition(".")
-    owner = attrgetter(path)(config)
-    return getattr(owner, name), next(field.default for field in fields(owner) if field.name == name)
 
 
 def _lambda_problems(config: Config) -> Iterator[Problem]:

@@ -258,11 +258,8 @@ def _validation_problems(config: Config) -> Iterator[Problem]:
         message = fault("sets of prompts in data.rollout.validation", {}, "nothing is evaluated; add one")
         yield Problem(f"trainer.{name}", message, "warning", ("data.rollout.validation",))
     if (trainer.val_check_interval or 0) > trainer.max_steps > 0:
-        wanted, change = (
-            f"at most max_steps ({trainer.max_steps})",
-            "nothing is evaluated in between; lower it",
-        )
-        message = fault(wanted, trainer.val_check_interval, change)
+        wanted = f"at most max_steps ({trainer.max_steps})"
+        message = fault(wanted, trainer.val_check_interval, "nothing is evaluated in between; lower it")
         yield Problem("trainer.val_check_interval", message, "warning", ("trainer.max_steps",))
 
 

@@ -8,6 +8,7 @@ on a CPU), `ByValue` the bytes themselves, to another machine.
 from __future__ import annotations
 
 import io
+import operator
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -131,10 +132,6 @@ class Publication:
     """Sum of each bucket's 64-bit words, modulo 2**64."""
 
 
-def _alone(payloads: Callable[[], list[bytes]]) -> list[bytes]:
-    return payloads()
-
-
 def publish_weights(
     weights: Iterable[tuple[str, Tensor]],
     receiver: WeightReceiver | None,
@@ -143,7 +140,7 @@ def publish_weights(
     transport: Transport,
     num_payloads: int,
     bucket_bytes: int,
-    exchange: Callable[[Callable[[], list[bytes]]], list[bytes]] = _alone,
+    exchange: Callable[[Callable[[], list[bytes]]], list[bytes]] = operator.call,
 ) -> Publication:
     """Send all weights; while the engine loads one bucket, the next one is packed.
 

@@ -219,7 +219,7 @@ class ColocateStrategy(ParallelStrategy):
 
     def clear_gpu(self) -> None:
         """Make room for an engine that is about to start."""
-        self._pool.together(self._pool.clear)
+        self._pool.clear()
 
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""

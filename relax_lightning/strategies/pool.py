@@ -87,7 +87,7 @@ class GpuPool:
         """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
         if self.mode == "never":
             return
-        self._send_away(set(self._sizes()) - self._away)
+        self.together(lambda: self._send_away(set(self._sizes()) - self._away))
 
     @contextmanager
     def borrowed(self, owner: str, tag: str) -> Iterator[None]:

@@ -8,8 +8,8 @@ import torch
 from relax_lightning.megatron.reference import Reference
 from relax_lightning.strategies import colocate
 from relax_lightning.strategies.pool import GpuPool
+from tests.training.test_resume import untimed
 
-UNTIMED = ("phase/", "perf/", "memory/")
 KEYS = (
     "trainer.max_steps=3",
     "trainer.val_check_interval=2",
@@ -21,10 +21,6 @@ KEYS = (
     "model.reference={}",
     "model.algorithm.kl_coef=0.1",
 )
-
-
-def untimed(metrics):
-    return {step: {k: v for k, v in of.items() if not k.startswith(UNTIMED)} for step, of in metrics.items()}
 
 
 @pytest.mark.parametrize("engine", ["MegatronEngine", "copying_engine.CopyingEngine"])
