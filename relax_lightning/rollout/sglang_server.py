@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from relax_lightning.gpu_memory import ALLOCATOR_VARIABLES
 from relax_lightning.rollout.sglang_client import SGLangClient
 
 STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
@@ -136,7 +137,13 @@ class SGLangServer:
 
 
 def _environment(more: dict[str, str], on_gpu: bool) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not _LAUNCHED.match(name)} | more
+    # SGLang's memory saver, which gives weights and cache up, does not work with segments that grow.
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not _LAUNCHED.match(name) and not ALLOCATOR_VARIABLES.match(name)
+    }
+    environment = kept | more
     if not on_gpu:
         paths = [str(STAND_IN), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

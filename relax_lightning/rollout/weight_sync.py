@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import get_sharing_strategy, reductions, set_sharing_strategy
 
+from relax_lightning.gpu_memory import for_other_processes
+
 _ALIGNMENT_BYTES = 16
 _DEVICE_INDEX = 6
 """Where `reduce_tensor` keeps a CUDA tensor's device."""
@@ -57,10 +59,12 @@ class SharedMemory:
 
     def new_buffer(self, num_bytes: int, device: torch.device) -> Tensor:
         """[num_bytes] uint8 zeros in memory that can be mapped elsewhere."""
+        if device.type == "cuda":
+            with for_other_processes():
+                return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        if device.type == "cpu":
-            with _shared_by_name():
-                buffer.share_memory_()
+        with _shared_by_name():
+            buffer.share_memory_()
         return buffer
 
     def serialize(self, bucket: dict[str, Any]) -> bytes:

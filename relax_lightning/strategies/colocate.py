@@ -23,6 +23,7 @@ from torch.distributed.checkpoint import CheckpointException
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
+from relax_lightning.gpu_memory import use_growing_segments
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.peers import ALONE, Peers
 from relax_lightning.rollout.engine import HoldsMemory
@@ -179,6 +180,8 @@ class ColocateStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         """Join the process groups before anything is built."""
         super().setup_environment()
+        if self._on_gpu:
+            use_growing_segments()
         self.peers = initialize_groups(self._parallel, self._device, self._seed, critic=self._critic_parallel)
         self._pool.together = self.peers.collect
 
