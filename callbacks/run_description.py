@@ -30,6 +30,7 @@ class RunDescription(Callback):
         # `fast_dev_run` tries a configuration out, and leaves nothing.
         if trainer.is_global_zero and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             path = Path(trainer.default_root_dir) / CONFIG_NAME
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(to_yaml(following_run_folder(self._config)))
         self._tell_loggers(trainer)
 

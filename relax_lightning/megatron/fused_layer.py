@@ -1,7 +1,11 @@
-"""A transformer layer as one compiled function of tensors, for large packed inputs on a GPU."""
+"""A transformer layer as compiled functions of tensors, for large packed inputs on a GPU.
+
+One function; under tensor parallelism three, between Megatron's linear layers, which talk to the other ranks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -30,13 +34,13 @@ class LayerWeights(NamedTuple):
     down: Tensor
 
 
-def before_attention(
-    x: Tensor, weights: LayerWeights, cos: Tensor, sin: Tensor, eps: float
+def queries_keys_values(
+    mixed: Tensor, weights: LayerWeights, cos: Tensor, sin: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalized, projected and turned queries, keys and values.
+    """Normalized and turned queries and keys, and values, of this rank's groups.
 
     Args:
-        x: [tokens, hidden].
+        mixed: [tokens, rows of `weights.qkv`], what the projection gives.
         weights: The layer's.
         cos, sin: [tokens, 1, head_size] each.
         eps: Of the norms.
@@ -46,8 +50,7 @@ def before_attention(
     """
     head_size = cos.shape[-1]
     groups = (weights.qkv.shape[0] - weights.projection.shape[1]) // (2 * head_size)
-    mixed = F.linear(plain_rms_norm(x, weights.input_norm, eps), weights.qkv, weights.qkv_bias)
-    mixed = mixed.view(x.shape[0], groups, -1, head_size)
+    mixed = mixed.view(mixed.shape[0], groups, -1, head_size)
     query, key, value = mixed[:, :, :-2].flatten(1, 2), mixed[:, :, -2], mixed[:, :, -1]
     if weights.query_norm is not None and weights.key_norm is not None:
         query = plain_rms_norm(query, weights.query_norm, eps)
@@ -65,8 +68,26 @@ def after_attention(x: Tensor, attended: Tensor, weights: LayerWeights, eps: flo
         eps: Of the norms.
     """
     x = x + F.linear(attended, weights.projection)
-    gate, up = F.linear(plain_rms_norm(x, weights.mlp_norm, eps), weights.gate_and_up).chunk(2, -1)
-    return x + F.linear(F.silu(gate) * up, weights.down)
+    return x + F.linear(
+        swiglu(F.linear(plain_rms_norm(x, weights.mlp_norm, eps), weights.gate_and_up)), weights.down
+    )
+
+
+def swiglu(gate_and_up: Tensor) -> Tensor:
+    """[..., 2 * width] -> [..., width]: the sigmoid-weighted first half times the second."""
+    gate, up = gate_and_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def _add_and_norm(x: Tensor, more: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    x = x + more
+    return x, plain_rms_norm(x, weight, eps)
+
+
+def _attend(
+    mixed: Tensor, weights: LayerWeights, cos: Tensor, sin: Tensor, ends: Tensor, longest: int, eps: float
+) -> Tensor:
+    return varlen_attention(*queries_keys_values(mixed, weights, cos, sin, eps), ends, longest).flatten(1)
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
@@ -88,21 +109,22 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lo
 def _layer(
     x: Tensor, weights: LayerWeights, cos: Tensor, sin: Tensor, ends: Tensor, longest: int, eps: float
 ) -> Tensor:
-    query, key, value = before_attention(x, weights, cos, sin, eps)
-    attended = varlen_attention(query, key, value, ends, longest)
-    return after_attention(x, attended.flatten(1), weights, eps)
+    mixed = F.linear(plain_rms_norm(x, weights.input_norm, eps), weights.qkv, weights.qkv_bias)
+    return after_attention(x, _attend(mixed, weights, cos, sin, ends, longest, eps), weights, eps)
 
 
 layer_on_gpu = CompiledOnGpu(_layer)
 """`_layer`, compiled."""
+attend_on_gpu, swiglu_on_gpu, add_and_norm_on_gpu = map(CompiledOnGpu, (_attend, swiglu, _add_and_norm))
+"""The parts between linear layers, compiled."""
 
 
 class PackedLayer(TransformerLayer):
-    """Megatron's layer, which runs as one compiled function where that pays.
+    """Megatron's layer, which runs in compiled functions where that pays.
 
-    That is on a GPU, in half precision, from `MIN_ROWS` tokens up, without tensor parallelism and without a cache to
-    fill. Module by module, the host needs twice as long to launch a small model's kernels as the GPU to run them.
-    Parameters, checkpoints and gradients are those of Megatron's layer either way.
+    That is on a GPU, in half precision, from `MIN_ROWS` tokens up and without a cache to fill. Module by module, the
+    host needs twice as long to launch a small model's kernels as the GPU to run them. Parameters, checkpoints and
+    gradients are those of Megatron's layer either way.
     """
 
     @cached_property
@@ -127,17 +149,34 @@ class PackedLayer(TransformerLayer):
         if not self._pays(hidden_states, packed_seq_params):
             return super().forward(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
         layout: SequenceLayout = packed_seq_params
-        cos, sin = layout.rotary
-        out = layer_on_gpu(
-            hidden_states.squeeze(1),
-            self._weights,
-            cos,
-            sin,
-            layout.cu_seqlens,
-            layout.max_length,
-            self.config.layernorm_epsilon,
-        )
-        return out.unsqueeze(1), None
+        of_layout = (*layout.rotary, layout.cu_seqlens, layout.max_length, self.config.layernorm_epsilon)
+        if not self._is_cut:
+            return layer_on_gpu(hidden_states.squeeze(1), self._weights, *of_layout).unsqueeze(1), None
+        return self.in_parts(
+            hidden_states, lambda mixed: attend_on_gpu(mixed, self._weights, *of_layout)
+        ), None
+
+    def in_parts(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """The layer with Megatron's linear layers, which gather, cut and reduce over the tensor ranks.
+
+        Args:
+            x: [tokens, 1, hidden]; under sequence parallelism this rank's tokens.
+            attend: Projected queries, keys and values of all tokens [tokens, width] -> attention [tokens, width].
+
+        Returns:
+            As `x`.
+        """
+        attention: Any = self.self_attention
+        mlp: Any = self.mlp
+        mixed, _ = attention.linear_qkv(self.input_layernorm(x))  # pyright: ignore[reportCallIssue]
+        attended, _ = attention.linear_proj(attend(mixed.squeeze(1)).unsqueeze(1))
+        x, normed = add_and_norm_on_gpu(x, attended, self._weights.mlp_norm, self.config.layernorm_epsilon)
+        gate_and_up, _ = mlp.linear_fc1(normed)
+        return x + mlp.linear_fc2(swiglu_on_gpu(gate_and_up))[0]
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.config.tensor_model_parallel_size > 1
 
     def _pays(self, x: Tensor, layout: Any) -> bool:
         return (
@@ -146,6 +185,5 @@ class PackedLayer(TransformerLayer):
             and len(x) >= MIN_ROWS
             and isinstance(layout, SequenceLayout)
             and layout.cache is None
-            and self.config.tensor_model_parallel_size == 1
             and self.config.recompute_granularity != "selective"
         )

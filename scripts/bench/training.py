@@ -3,7 +3,8 @@
     python scripts/bench/training.py --model Qwen3-0.6B
 
 Random weights of a published shape, the samples of `scripts/bench/gpu.py` (256 of 512 + 512 tokens) in packed
-micro-batches of 8,192 tokens, bfloat16, one optimizer step over all of them; no rollout engine.
+micro-batches of 8,192 tokens, bfloat16, one optimizer step over all of them; no rollout engine. `--layers` takes other
+ways through the same layers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.megatron.build import build_roles
+from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.memory import activations
 from relax_lightning.updates import Batching, run_steps
@@ -104,8 +106,17 @@ def main() -> None:
     )
     parser.add_argument("--model", default="Qwen3-0.6B")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--layers",
+        default="whole",
+        choices=("whole", "parts", "modules"),
+        help="whole: each compiled in one piece; parts: as tensor ranks run it; modules: as Megatron does",
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    for other, name, value in (("parts", "_is_cut", True), ("modules", "_pays", lambda *_: False)):
+        if arguments.layers == other:
+            setattr(PackedLayer, name, value)
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(arguments.model, folder, "never", 1)
     device = torch.device("cuda", 0)

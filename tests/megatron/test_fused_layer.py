@@ -10,7 +10,7 @@ import torch
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import complete
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.fused_layer import after_attention, before_attention
+from relax_lightning.megatron.fused_layer import after_attention, queries_keys_values
 from relax_lightning.megatron.layers import padded_attention
 from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.role import Actor
@@ -18,7 +18,7 @@ from relax_lightning.megatron.role import Actor
 
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize(("qk_layernorm", "qkv_bias"), [(True, False), (False, True)])
-def test_layer_in_one_piece_equals_the_modules(qk_layernorm: bool, qkv_bias: bool) -> None:
+def test_layer_in_one_piece_or_in_parts_equals_the_modules(qk_layernorm: bool, qkv_bias: bool) -> None:
     architecture = ArchitectureConfig(
         num_layers=1,
         hidden_size=64,
@@ -50,13 +50,20 @@ def test_layer_in_one_piece_equals_the_modules(qk_layernorm: bool, qkv_bias: boo
         layout.rotary = actor.model._rotary(layout.positions)
         wanted = layer(x, attention_mask=None, packed_seq_params=layout)[0].squeeze(1)
     weights, eps = layer._weights, layer.config.layernorm_epsilon
-    query, key, value = before_attention(x.squeeze(1), weights, *layout.rotary, eps)
-    attended = padded_attention(query, key, value, layout, scale=16**-0.5)
-    got = after_attention(x.squeeze(1), attended.flatten(1), weights, eps)
-    assert torch.allclose(got, wanted, rtol=0, atol=1e-6)
-    gradients = [
-        torch.autograd.grad(out.square().sum(), list(layer.parameters()), retain_graph=True)
-        for out in (got, wanted)
-    ]
-    for ours, theirs in zip(*gradients, strict=True):
-        assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+    def attend(mixed: torch.Tensor) -> torch.Tensor:
+        heads = queries_keys_values(mixed, weights, *layout.rotary, eps)
+        return padded_attention(*heads, layout, scale=16**-0.5).flatten(1)
+
+    mixed = torch.nn.functional.rms_norm(x.squeeze(1), weights.input_norm.shape, weights.input_norm, eps)
+    attended = attend(torch.nn.functional.linear(mixed, weights.qkv, weights.qkv_bias))
+    whole = after_attention(x.squeeze(1), attended, weights, eps)
+    with cuda_stand_in():
+        parts = layer.in_parts(x, attend).squeeze(1)
+    parameters = list(layer.parameters())
+    exact = torch.autograd.grad(wanted.square().sum(), parameters, retain_graph=True)
+    for got in (whole, parts):
+        assert torch.allclose(got, wanted, rtol=0, atol=1e-6)
+        gradients = torch.autograd.grad(got.square().sum(), parameters, retain_graph=True)
+        for ours, theirs in zip(gradients, exact, strict=True):
+            assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
