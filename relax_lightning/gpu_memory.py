@@ -26,15 +26,16 @@ def use_growing_segments() -> None:
 @contextmanager
 def for_other_processes() -> Iterator[None]:
     """Around an allocation that another process is to map: a segment's pages it may not."""
-    mine = _set_by_user()
-    if mine and _GROWING not in mine:
+    settings = _set_by_user() or _GROWING
+    if _GROWING not in settings:
         yield
         return
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    # Each call sets everything: what it does not name goes back to torch's default.
+    torch._C._accelerator_setAllocatorSettings(settings.replace(_GROWING, "expandable_segments:False"))
     try:
         yield
     finally:
-        torch._C._accelerator_setAllocatorSettings(_GROWING)
+        torch._C._accelerator_setAllocatorSettings(settings)
 
 
 def _set_by_user() -> str:

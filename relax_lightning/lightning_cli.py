@@ -37,6 +37,7 @@ from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.data.store import SampleStore  # noqa: E402
+from relax_lightning.megatron.groups import abandon_groups  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
 from relax_lightning.plan.footprint import memory_plan, planned_fraction, uses_reference  # noqa: E402
 from relax_lightning.preflight import (  # noqa: E402
@@ -189,7 +190,7 @@ class RelaxLightningCLI(LightningCLI):
             save_root=actor.save,
             critic_save_root=critic.save,
             critic_load_root=critic.load,
-            pool=None if plan is None else GpuPool(self._config.strategy.offload, plan.room, plan.working),
+            pool=None if plan is None else GpuPool(self._config.strategy.offload, plan.filled, plan.working),
             predicted={} if plan is None else plan.predicted,
             verify_publish=self._config.strategy.verify_publish,
         )
@@ -300,6 +301,9 @@ def run(
         # Before training has begun there is nothing to save: Lightning leaves with its own status.
         if isinstance(error.__context__, KeyboardInterrupt):
             return 130
+        raise
+    except BaseException:
+        abandon_groups()
         raise
     received = cli.stop_on_signal.received
     if received is None:

@@ -26,7 +26,7 @@ from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
 from relax_lightning.data.shaping import RewardShaping
 from relax_lightning.log_probs import LogProbs
-from relax_lightning.megatron.build import architecture_of, build_roles, describe_model
+from relax_lightning.megatron.build import architecture_of, build_actor, build_critic, describe_model
 from relax_lightning.megatron.reference import Reference, build_reference
 from relax_lightning.megatron.role import Actor, Critic, StepResult
 from relax_lightning.rollout.engine import HoldsMemory
@@ -117,20 +117,27 @@ class PPOModule(LightningModule):
         self._check_vocabulary()
         self.actor: Actor
         self.critic: Critic
-        self.actor, self.critic = build_roles(self.config, strategy.root_device, self._num_steps())
+        actor_steps, critic_steps = self._num_steps()
+        self.actor = build_actor(self.config, strategy.root_device, actor_steps)
         self._data.rollout.vocabulary_size = self.actor.architecture.vocab_size
         reference = self._build_reference()
-        for role in (self.actor, self.critic):
-            strategy.register(role.name, role)
-            if role.name in self.warm_starts:
-                role.load(self.warm_starts[role.name], weights_only=True)
-            if role.name in self.load_folders:
-                role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
+        self._take_in(self.actor)
+        strategy.clear_gpu_for_critic()
+        self.critic = build_critic(self.config, strategy.root_device, critic_steps)
+        self._take_in(self.critic)
         strategy.manifest["model"] = describe_model(self.config, self.actor)
         strategy.manifest["iteration_offset"] = self.iteration_offset
         self._batching = Batching(self.config, on_gpu=strategy.root_device.type == "cuda")
         self._log_probs = LogProbs(self.config.algorithm, self.actor, self._batching, reference)
         self._start_engine()
+
+    def _take_in(self, role: Actor | Critic) -> None:
+        """Give a role that was just built its place on the GPU, and the weights it begins with."""
+        self._strategy.register(role.name, role)
+        if role.name in self.warm_starts:
+            role.load(self.warm_starts[role.name], weights_only=True)
+        if role.name in self.load_folders:
+            role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
 
     def _build_reference(self) -> Reference | None:
         """Before the actor is loaded: where nothing else is said, the reference is what it started from."""

@@ -38,44 +38,47 @@ def architecture_of(config: ModelConfig) -> ArchitectureConfig:
     return read_architecture(actor.hf_checkpoint)
 
 
-def build_roles(
-    config: ModelConfig, device: torch.device, num_steps: tuple[int, int]
-) -> tuple[Actor, Critic]:
-    """Both roles, started from the same Hugging Face directory, or from scratch.
+def build_actor(config: ModelConfig, device: torch.device, num_steps: int) -> Actor:
+    """The actor, started from a Hugging Face directory or from scratch.
 
     Args:
         config: With every "null follows" resolved.
         device: This rank's.
-        num_steps: Optimizer steps of actor and critic over the whole training, for the decay of their rates.
+        num_steps: Optimizer steps over the whole training, for the decay of the rate.
     """
-    architecture = architecture_of(config)
+    actor = config.actor
+    return Actor(
+        "actor",
+        architecture_of(config),
+        actor.parallel,
+        actor.optimizer,
+        num_steps=num_steps,
+        recompute=actor.recompute,
+        **_shared(config, device),
+    )
+
+
+def build_critic(config: ModelConfig, device: torch.device, num_steps: int) -> Critic:
+    """The critic, whose trunk starts as the actor's does; see `build_actor`."""
     actor, critic = config.actor, config.critic
-    shared = {
+    return Critic(
+        "critic",
+        architecture_of(config),
+        critic.parallel or actor.parallel,
+        critic.optimizer.following(actor.optimizer),
+        num_steps=num_steps,
+        recompute=critic.recompute,
+        head_init=critic.head_init,
+        **_shared(config, device),
+    )
+
+
+def _shared(config: ModelConfig, device: torch.device) -> dict[str, Any]:
+    return {
         "dtype": model_dtype(config.dtype, device),
         "device": device,
-        "weights": actor.hf_checkpoint if actor.architecture is None else None,
+        "weights": config.actor.hf_checkpoint if config.actor.architecture is None else None,
     }
-    return (
-        Actor(
-            "actor",
-            architecture,
-            actor.parallel,
-            actor.optimizer,
-            num_steps=num_steps[0],
-            recompute=actor.recompute,
-            **shared,
-        ),
-        Critic(
-            "critic",
-            architecture,
-            critic.parallel or actor.parallel,
-            critic.optimizer.following(actor.optimizer),
-            num_steps=num_steps[1],
-            recompute=critic.recompute,
-            head_init=critic.head_init,
-            **shared,
-        ),
-    )
 
 
 def describe_model(config: ModelConfig, actor: Actor) -> dict[str, Any]:

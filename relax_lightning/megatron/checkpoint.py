@@ -101,8 +101,12 @@ def _checked(directory: str | Path) -> Path:
 
 
 def _metadata(model: PolicyModel) -> dict[str, Any]:
-    group = model.groups.collection.dp_cp
-    return {"distrib_optim_sharding_type": "fully_reshardable", "dp_cp_group": group}
+    return {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        # Gathered on the host of the first replica; else every GPU takes the whole of each moment for a while.
+        "distrib_optim_fully_reshardable_mem_efficient": True,
+        "dp_cp_group": model.groups.collection.dp_cp,
+    }
 
 
 def _off_page_lock(value: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,8 @@ class ModelGroups:
 
     collection: ProcessGroupCollection
     """Megatron's groups; passed to everything of Megatron's that takes it."""
+    replicas_on_host: Any
+    """The group of the data-parallel replicas, for tensors of the host."""
     peers: Peers = ALONE
     """All processes of the job."""
 
@@ -79,6 +83,7 @@ class _Current:
 
     peers: Peers | None = None
     by_sizes: dict[tuple[int, int, int], ModelGroups] = field(default_factory=dict)
+    abandoned: bool = False
 
 
 _current = _Current()
@@ -101,9 +106,10 @@ def initialize_groups(
     Returns:
         All processes of the job.
     """
+    _current.abandoned = False
     if not dist.is_initialized():
         _initialize_default_group(device)
-        atexit.register(destroy_groups)
+        atexit.register(_leave)
         _current.peers = None
     if _current.peers is None:
         _current.peers, _current.by_sizes = Peers.join(), {}
@@ -119,6 +125,22 @@ def initialize_groups(
 def groups_of(parallel: ParallelConfig) -> ModelGroups:
     """The groups of a model that is cut like this; `initialize_groups` made them."""
     return _current.by_sizes[_sizes(parallel)]
+
+
+def abandon_groups() -> None:
+    """This process ends by an error: at its exit it does not wait for the others, who wait for it.
+
+    To destroy an NCCL group takes all its members.
+    """
+    _current.abandoned = dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _leave() -> None:
+    if _current.abandoned:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    destroy_groups()
 
 
 def destroy_groups() -> None:
@@ -149,26 +171,34 @@ def _make(sizes: tuple[int, int, int], peers: Peers) -> ModelGroups:
         # Megatron forgets the groups; whoever holds their collection goes on with them.
         parallel_state.destroy_model_parallel()
     tensor, pipeline, context = sizes
+    is_nccl = dist.get_backend() == "nccl"
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
         context_parallel_size=context,
-        create_gloo_process_groups=False,
+        create_gloo_process_groups=is_nccl,
         distributed_timeout_minutes=int(DEADLINE.total_seconds() // 60),
     )
-    return ModelGroups(ProcessGroupCollection.use_mpu_process_groups(), peers)
+    collection = ProcessGroupCollection.use_mpu_process_groups()
+    on_host = collection.dp_cp
+    if is_nccl:
+        on_host = parallel_state.get_data_parallel_group_gloo(with_context_parallel=True)
+    return ModelGroups(collection, on_host, peers)
 
 
 def _initialize_default_group(device: torch.device) -> None:
     is_gpu = device.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(device)
-    backend, device_id = ("nccl", device) if is_gpu else ("gloo", None)
+    backend = "nccl" if is_gpu else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend, device_id=device_id, timeout=DEADLINE)
+        # With a device NCCL connects every group at once: a process alone, whose groups never talk, would take seconds
+        # to leave Megatron's twenty.
+        bound = device if is_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+        dist.init_process_group(backend, device_id=bound, timeout=DEADLINE)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group(backend, init_method=address, rank=0, world_size=1, device_id=device_id)
+    dist.init_process_group(backend, init_method=address, rank=0, world_size=1)

@@ -59,6 +59,9 @@ def build_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
         )
     for part in _parts(built):
+        part.data_parallel_group_gloo = (
+            groups.replicas_on_host
+        )  # a distributed one is gathered over it to be saved
         _fuse(part.optimizer)
         if optimizer.cpu_offload_fraction:
             part.optimizer = _on_host(part.optimizer, optimizer.cpu_offload_fraction, model)

@@ -134,8 +134,17 @@ class HoldsMemory(Protocol):
         """Whether it has given up its weights since the last publication."""
         ...
 
-    def borrow_policy(self, borrow: Callable[[], AbstractContextManager[None]]) -> None:
-        """Within `borrow()` the policy's weights are on the GPU, whatever the phase: to publish after a restart."""
+    def borrow_policy(
+        self,
+        borrow: Callable[[], AbstractContextManager[None]],
+        vacated: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """What a restart in the midst of a phase takes.
+
+        Args:
+            borrow: Within it the policy's weights are on the GPU, whatever the phase: to publish anew.
+            vacated: Within it the roles are not: to take as much memory as at first.
+        """
         ...
 
     def memory(self) -> dict[str, int]:

@@ -80,6 +80,7 @@ class SGLangEngine:
         self.weights_lost = False
         """Whether the server has given up its weights since the last publication."""
         self._borrow: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._vacated: Callable[[], AbstractContextManager[None]] = nullcontext
         if url is not None:
             self._connect(url, api_key)
         elif importlib.util.find_spec("sglang") is None:
@@ -175,6 +176,9 @@ class SGLangEngine:
         """
         assert "weights" not in self._released, "onload the weights' memory before a publication"
         version = self.weight_version + 1
+        self.weights_lost = (
+            True  # until all have arrived; a server that is started again has none to be given before
+        )
         self._published = self._surviving("the publication", lambda: self._push(version))
         self.weight_version = version
         self.weights_lost = False
@@ -236,9 +240,13 @@ class SGLangEngine:
                 f"policy's: {', '.join(wrong[:10])}"
             )
 
-    def borrow_policy(self, borrow: Callable[[], AbstractContextManager[None]]) -> None:
+    def borrow_policy(
+        self,
+        borrow: Callable[[], AbstractContextManager[None]],
+        vacated: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         """See `HoldsMemory.borrow_policy`."""
-        self._borrow = borrow
+        self._borrow, self._vacated = borrow, vacated
 
     # --- memory -----------------------------------------------------------------------------------------------
 
@@ -247,13 +255,11 @@ class SGLangEngine:
         if self._remote is not None:
             return {}
         share = self.share
-        own = self._own_memory() if share.generates else None
         # An engine holds as much on the GPUs of the ranks that do not drive it.
-        return next(
-            found
-            for index, found in self._source.peers.gather((share.index, own))
-            if found and index == share.index
+        told = self._source.peers.collect(
+            lambda: (share.index, self._own_memory() if share.generates else None)
         )
+        return next(found for index, found in told if found and index == share.index)
 
     def _own_memory(self) -> dict[str, int]:
         usage = self._client.memory_usage()
@@ -379,12 +385,14 @@ class SGLangEngine:
             stacklevel=2,
         )
         dead.close(keep_log=True)
-        self._server = self._start()
+        with self._vacated():
+            self._server = self._start()
+            self._server.wait_until_ready()
+            if self._released:
+                self._client.release(sorted(self._released))
         if self._published is not None and not self.weights_lost:
             with self._borrow():
                 self._push_again(self._published)
-        if self._released:
-            self._client.release(sorted(self._released))
 
     def _push_again(self, published: Publication) -> None:
         if self._push(published.version) != published:

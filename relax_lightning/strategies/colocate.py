@@ -25,7 +25,7 @@ from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
 from relax_lightning.gpu_memory import use_growing_segments
 from relax_lightning.megatron.groups import initialize_groups
-from relax_lightning.peers import ALONE, Peers
+from relax_lightning.peers import ALONE, PeerError, Peers
 from relax_lightning.rollout.engine import HoldsMemory
 from relax_lightning.strategies.environment import cluster_environment as surroundings
 from relax_lightning.strategies.offload import EngineResident, RoleResident, Trained
@@ -190,7 +190,7 @@ class ColocateStrategy(ParallelStrategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
-        if dist.is_initialized():
+        if dist.is_initialized() and self.world_size > 1:
             dist.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -224,11 +224,17 @@ class ColocateStrategy(ParallelStrategy):
         """Make room for an engine that is about to start."""
         self._pool.clear()
 
+    def clear_gpu_for_critic(self) -> None:
+        """Make room for the critic, which is about to be built, where the GPU does not hold both roles at once."""
+        critic = self._critic_parallel or self._parallel
+        times = self._parallel.tensor * self._parallel.pipeline / (critic.tensor * critic.pipeline)
+        self._pool.clear(growth=1 + times)
+
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""
         if engine.memory():
             self._pool.register("engine", EngineResident(engine))
-            engine.borrow_policy(partial(self._pool.borrowed, "actor", "weights"))
+            engine.borrow_policy(partial(self._pool.borrowed, "actor", "weights"), self._pool.vacated)
 
     @property
     def engine_keeps_weights(self) -> bool:
@@ -302,9 +308,11 @@ class ColocateStrategy(ParallelStrategy):
         """Load the roles of the checkpoint that `load_checkpoint` opened."""
         assert self._resume_folder is not None
         for name, folder in read_folders(self._resume_folder, self._critic_load_root).items():
+            self.make_room(name)
             try:
-                self.make_room(name)
                 self._roles[name].load(folder)
+            except (torch.OutOfMemoryError, PeerError):
+                raise
             except (OSError, EOFError, RuntimeError, UnpicklingError, CheckpointException) as error:
                 raise _damaged(self._resume_folder, error) from error
         self.is_dirty = False

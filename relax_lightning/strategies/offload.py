@@ -67,10 +67,13 @@ class TensorGroup:
         for storage, _ in storages:
             storage.resize_(0)
 
-    def onload(self) -> None:
+    def onload(self, *, stays: bool = False) -> None:
         """Take the device memory again and copy back; nothing when they are there.
 
         Whatever is raised, they are still away as a whole.
+
+        Args:
+            stays: They will not leave again soon: the host memory is given back.
 
         Raises:
             torch.OutOfMemoryError: There is no room.
@@ -85,6 +88,10 @@ class TensorGroup:
                 storage.resize_(0)
             raise
         self._away = []
+        if stays and self._arena:
+            self._arena = []
+            if torch.cuda.is_available():
+                torch._C._host_emptyCache()
 
     def _copy(self, storages: list[tuple[torch.UntypedStorage, int]], *, to_device: bool) -> None:
         if not storages:
@@ -145,9 +152,9 @@ class RoleResident:
         """Move a part to the host."""
         self._groups[tag].offload()
 
-    def onload(self, tag: str) -> None:
+    def onload(self, tag: str, *, stays: bool = False) -> None:
         """Move it back."""
-        self._groups[tag].onload()
+        self._groups[tag].onload(stays=stays)
 
 
 _ENGINE_TAGS = {"engine_weights": ("weights",), "kv_cache": ("kv_cache", "cuda_graph")}
@@ -172,7 +179,7 @@ class EngineResident:
         """Free a part; nothing of it is worth keeping."""
         self._engine.offload(_ENGINE_TAGS[tag])
 
-    def onload(self, tag: str) -> None:
+    def onload(self, tag: str, *, stays: bool = False) -> None:
         """Take it back; weights wait for the next publication."""
         self._engine.onload(_ENGINE_TAGS[tag])
 

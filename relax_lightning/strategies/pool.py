@@ -23,8 +23,8 @@ class Resident(Protocol):
         """Give up the memory of a part; its contents are kept wherever they matter."""
         ...
 
-    def onload(self, tag: str) -> None:
-        """Take it back."""
+    def onload(self, tag: str, *, stays: bool = False) -> None:
+        """Take it back; `stays`: for good, so what kept its contents meanwhile can go."""
         ...
 
 
@@ -83,11 +83,39 @@ class GpuPool:
         """Whether an engine's own weights stay on the GPU in every phase: an unchanged actor need not publish then."""
         return not any(h.tag == "engine_weights" for left in self.plan.values() for h in left)
 
-    def clear(self) -> None:
-        """Let everything leave, so that an engine finds the GPU empty when it starts; nothing with `never`."""
-        if self.mode == "never":
-            return
-        self.together(lambda: self._send_away(set(self._sizes()) - self._away))
+    def clear(self, growth: float | None = None) -> None:
+        """Let everything leave, so that what is about to be made finds the GPU empty; nothing with `never`.
+
+        Args:
+            growth: All that there will be, in times of what is there: where that fits, nothing leaves with `auto`.
+        """
+
+        def action() -> None:
+            needed = growth is None or self.mode == "always" or self._overflows(growth)
+            if needed and self.mode != "never":
+                self._send_away(set(self._sizes()) - self._away)
+
+        self.together(action)
+
+    def _overflows(self, growth: float) -> bool:
+        return self.budget is not None and growth * sum(self._sizes().values()) > self.budget
+
+    @contextmanager
+    def vacated(self) -> Iterator[None]:
+        """The roles leave while an engine starts anew, which takes its memory from what it finds free.
+
+        What was there is back afterwards; with `never`, what torch keeps for later goes, and nothing else.
+        """
+        going = {part for part in self._sizes() if part[0] != "engine"} - self._away
+        going = set() if self.mode == "never" else going
+        self._send_away(going)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            yield
+        finally:
+            for owner, tag in sorted(going):
+                self._bring(owner, tag)
 
     @contextmanager
     def borrowed(self, owner: str, tag: str) -> Iterator[None]:
@@ -118,9 +146,15 @@ class GpuPool:
             self._bring(owner, tag)
 
     def _bring(self, owner: str, tag: str) -> None:
-        self._residents[owner].onload(tag)
+        self._residents[owner].onload(tag, stays=self._never_leaves(owner, tag))
         self._away.discard((owner, tag))
         self._leaving.discard((owner, tag))
+
+    def _never_leaves(self, owner: str, tag: str) -> bool:
+        """Whether no phase sends the part away, as far as that is known: it left for an engine's start alone."""
+        if self._plan is None:
+            return False
+        return not any((h.owner, h.tag) == (owner, tag) for left in self._plan.values() for h in left)
 
     def _fits(self, phase: str) -> bool:
         """Whether the phase has room beside what this process's allocator keeps for itself."""

@@ -17,7 +17,9 @@ def system_metrics() -> dict[str, float]:
         "system/system_memory_usage_percentage": memory.percent,
         "system/system_memory_usage_megabytes": memory.used / 1e6,
     }
-    for index in range(torch.cuda.device_count()):
+    if torch.cuda.is_available():
+        # This process's alone: to ask for another's takes memory of it.
+        index = torch.cuda.current_device()
         free, total = torch.cuda.mem_get_info(index)
         points[f"system/gpu_{index}_memory_usage_megabytes"] = (total - free) / 1e6
         points[f"system/gpu_{index}_memory_usage_percentage"] = 100 * (total - free) / total

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from relax_lightning.batch import Experience, Rollouts
-from relax_lightning.megatron.build import build_roles
+from relax_lightning.megatron.build import build_actor, build_critic
 from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.memory import activations
@@ -123,7 +123,8 @@ def main() -> None:
     initialize_groups(config.model.actor.parallel, device, seed=1)
     samples = experience(PROMPTS * SAMPLES)
     found = {}
-    for role in build_roles(config.model, device, (100, 100)):
+    for build in (build_actor, build_critic):
+        role = build(config.model, device, 100)
         found[role.name] = measure(config, role, samples, arguments.rounds)
         print(
             f"{arguments.model} {role.name}: { ({k: round(v, 3) for k, v in found[role.name].items()}) }",

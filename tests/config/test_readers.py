@@ -36,7 +36,7 @@ NOT_THERE_YET = {
         # Megatron has an OptimizerConfig with an lr of its own in that file, and names it like ours.
         ("model.actor.optimizer.betas", ["relax_lightning/megatron/optimizer.py: build_optimizer"]),
         ("model.critic.optimizer.betas", ["relax_lightning/megatron/optimizer.py: build_optimizer"]),
-        ("model.critic.head_init", ["relax_lightning/megatron/build.py: build_roles"]),
+        ("model.critic.head_init", ["relax_lightning/megatron/build.py: build_critic"]),
         # `path` and `name` are attributes of much else.
         ("data.rollout.reward.name", ["relax_lightning/rewards/worker_process.py: WorkerProcess.__init__"]),
         ("data.rollout.train.input_key", ["relax_lightning/data/prompt_records.py: read_records"]),

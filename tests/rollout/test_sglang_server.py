@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,33 @@ def test_a_second_death_is_an_error(fake_host: None, tiny_actor: Any) -> None:
     log = Path(str(caught.value).split("its log ")[1].split(":\n")[0])
     assert "the last words of a server" in str(caught.value)
     assert "the last words of a server" in log.read_text()
+    engine.close()
+
+
+def test_a_death_between_two_publications_costs_nothing_else(fake_host: None, tiny_actor: Any) -> None:
+    engine = SGLangEngine()
+    engine.attach(tiny_actor, Letters())
+    seen = []
+
+    @contextmanager
+    def vacated() -> Iterator[None]:
+        assert engine._server is not None
+        before = engine._server
+        yield
+        seen.append(engine._server is not before and engine._server.process.poll() is None)
+
+    engine.borrow_policy(nullcontext, vacated)
+    engine.publish()
+    assert engine._server is not None
+    engine._server.process.kill()
+    weight = next(tiny_actor.model.parameters()).data
+    kept = weight.clone()
+    weight.add_(1)  # as an update does, while the engine is idle
+    with pytest.warns(UserWarning, match=r"SGLang died during the publication \(killed by SIGKILL"):
+        assert engine.publish() == 2
+    weight.copy_(kept)
+    assert seen == [True]
+    assert not engine.weights_lost
     engine.close()
 
 

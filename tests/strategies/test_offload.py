@@ -27,6 +27,12 @@ def test_twenty_rounds_change_no_bit_and_free_all_memory(device: torch.device) -
         group.onload()
         group.onload()
         assert all(torch.equal(*pair) for pair in zip((buffer, moments), before, strict=True))
+    group.offload()
+    group.onload(stays=True)  # the host's memory is given back, and taken anew when they leave again
+    assert not group._arena
+    group.offload()
+    group.onload()
+    assert all(torch.equal(*pair) for pair in zip((buffer, moments), before, strict=True))
     parameter.fill_(7.0)
     assert buffer[64:1064].eq(7.0).all()
 

@@ -19,8 +19,8 @@ class Recorder(Resident):
     def offload(self, tag: str) -> None:
         self._calls.append(f"-{self._owner}.{tag}")
 
-    def onload(self, tag: str) -> None:
-        self._calls.append(f"+{self._owner}.{tag}")
+    def onload(self, tag: str, *, stays: bool = False) -> None:
+        self._calls.append(f"+{self._owner}.{tag}" + (" for good" if stays else ""))
 
 
 def pool(mode: str, budget: int | None, *, engine: bool = True) -> tuple[GpuPool, list[str]]:
@@ -85,3 +85,45 @@ def test_the_embedded_engine_generates_on_the_actors_weights() -> None:
     assert told["rollout"] == []
     assert told["critic"] == ["-actor.weights", "+critic.gradients", "+critic.optimizer", "+critic.weights"]
     assert told["publish"] == ["-actor.gradients", "-actor.optimizer"]
+
+
+def test_the_critic_is_built_beside_an_actor_that_leaves_room() -> None:
+    gone = ["-actor.gradients", "-actor.optimizer", "-actor.weights"]
+    for mode, budget, wanted in (
+        ("auto", 36, []),
+        ("auto", 35, gone),
+        ("auto", None, []),
+        ("always", 1000, gone),
+        ("never", 1, []),
+    ):
+        calls: list[str] = []
+        made = GpuPool(mode, budget)
+        made.register("actor", Recorder("actor", ROLE, calls))
+        made.clear(growth=2)
+        assert calls == wanted
+
+
+def test_an_engine_starts_on_an_empty_gpu_and_what_left_for_it_alone_returns_for_good() -> None:
+    made, calls = pool("auto", 49)
+    made.clear()
+    assert len(calls) == 8
+    calls.clear()
+    made.enter("critic")
+    assert calls == ["+critic.gradients", "+critic.optimizer for good", "+critic.weights for good"]
+    calls.clear()
+    made.enter("actor")
+    assert calls == [
+        "-critic.gradients",
+        "+actor.gradients",
+        "+actor.optimizer for good",
+        "+actor.weights for good",
+    ]
+    calls.clear()
+    with made.vacated():
+        there = ["actor.gradients", "actor.optimizer", "actor.weights", "critic.optimizer", "critic.weights"]
+        assert calls == [f"-{part}" for part in there]
+        calls.clear()
+    assert [call.removesuffix(" for good") for call in calls] == [f"+{part}" for part in there]
+    made, calls = pool("never", 1)
+    with made.vacated():
+        assert calls == []

@@ -26,8 +26,8 @@ class CopyingEngine(MegatronEngine):
     def memory(self) -> dict[str, int]:
         return {"weights": 1000, "kv_cache": 100, "cuda_graph": 10}
 
-    def borrow_policy(self, borrow: Callable[[], AbstractContextManager[None]]) -> None:
-        self.borrow = borrow
+    def borrow_policy(self, *managers: Callable[[], AbstractContextManager[None]]) -> None:
+        self.managers = managers
 
     def offload(self, tags: Collection[str]) -> None:
         if "weights" in tags:
