@@ -150,12 +150,27 @@ class RolloutDataModule(LightningDataModule):
         room = None if self._max_context is None else self._max_context - sampling.max_new_tokens
         limits = [limit for limit in (config.max_prompt_tokens, room) if limit is not None]
         data = PromptDataset.load(config, self.tokenizer, max_prompt_tokens=min(limits, default=None))
+        self._check_alike(name, data)
         if data.num_dropped:
             total = len(data) + data.num_dropped
             rank_zero_warn(
                 f"prompts {name}: {data.num_dropped} of {total} are longer than {min(limits)} tokens and were dropped"
             )
         return data
+
+    def _check_alike(self, name: str, data: PromptDataset) -> None:
+        """Each rank builds its own: a response would be paired with another rank's prompt.
+
+        Raises:
+            ValueError: Ranks have different prompts.
+        """
+        for rank, (length, fingerprint) in enumerate(self.peers.gather((len(data), data.fingerprint))):
+            if fingerprint != data.fingerprint:
+                raise ValueError(
+                    f"data.rollout prompts {name}: wanted the same on every rank, got {len(data)} on rank "
+                    f"{self.peers.rank} and {length} others on rank {rank}; a class of your own must draw from a "
+                    "seed of its own, and read the same files everywhere"
+                )
 
     def teardown(self, stage: str) -> None:
         """End engine and reward workers."""

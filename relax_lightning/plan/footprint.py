@@ -18,9 +18,11 @@ from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
 GIB = 2**30
 CUDA_CONTEXT = 512 * 2**20
 """Bytes that the driver takes of a GPU for a training rank."""
-ENGINE_WORKING = 9 * GIB
+NCCL_BUFFERS = GIB
+"""Of a rank among several: a third of a GiB for each group that talks, of which there are about three."""
+ENGINE_WORKING = 3 * GIB
 """What an SGLang engine holds in every phase beside weights and KV cache: activations and logits that its allocator
-does not give back, and its CUDA context. On an H200, a Qwen3-0.6B shape, 256 samples: 8.6 to 9.4 GiB."""
+does not give back, and its CUDA context. On an H200, a Qwen3-0.6B shape, 256 samples: 2.1 to 3.1 GiB."""
 
 MARGIN = 0.05
 """Share of a GPU that `auto` leaves free where something can still leave: for what torch keeps beside the plan, and
@@ -69,7 +71,7 @@ class MemoryPlan:
     @property
     def filled(self) -> int | None:
         """Bytes of one GPU that are filled before anything leaves; None: not known."""
-        return None if self.budget is None else filled_of(self.budget)
+        return None if self.budget is None else _filled(self.budget, self.contexts)
 
     @property
     def working(self) -> dict[str, int]:
@@ -92,9 +94,8 @@ class MemoryPlan:
         return found
 
 
-def filled_of(budget: int) -> int:
-    """Bytes of a GPU of `budget` bytes that `auto` fills, CUDA's own not among them."""
-    return int(budget * (1 - MARGIN)) - CUDA_CONTEXT
+def _filled(budget: int, contexts: int) -> int:
+    return int(budget * (1 - MARGIN)) - contexts
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
     ):  # sizes that do not divide, or a fraction below the weights, which the checks have named
         return None
     needs = _needs(config, parts)
-    contexts = CUDA_CONTEXT if on_gpu else 0
-    filled = None if budget is None else filled_of(budget)
+    contexts = 0 if not on_gpu else CUDA_CONTEXT + (NCCL_BUFFERS if ranks(config, "actor") > 1 else 0)
+    filled = None if budget is None else _filled(budget, contexts)
     gone = leaving(parts.holdings, needs, budget=filled, mode=config.strategy.offload if on_gpu else "never")
     phases = [_phase(name, parts, gone[name]) for name in needs]
     moved = {h for left in gone.values() for h in left if h.tag in ("optimizer", "weights")}
@@ -148,7 +149,7 @@ def memory_plan(config: Config, *, check_files: bool, gpu_memory: int | None = N
             config.model.critic.optimizer.following(actor),
         ),
         contexts=contexts,
-        note=_note(config, known, on_gpu, budget),
+        note=_note(config, known, on_gpu, budget, contexts),
     )
 
 
@@ -323,7 +324,7 @@ def _phase(name: str, parts: Parts, gone: list[Holding]) -> PhaseMemory:
     return PhaseMemory(name, held, sum(held.values()), leaves)
 
 
-def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None) -> str:
+def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None, contexts: int) -> str:
     told = [f"sizes from {known.source}"]
     if isinstance(known.architecture, memory.HybridArchitecture):
         told.append(
@@ -331,7 +332,7 @@ def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None)
         )
     if on_gpu:
         size = "of unknown size (give --gpu_memory_gib)" if budget is None else f"of {budget / GIB:.0f} GiB"
-        told.append(f"GPUs {size}, {CUDA_CONTEXT / GIB:.1f} GiB of each for CUDA itself")
+        told.append(f"GPUs {size}, {contexts / GIB:.1f} GiB of each for CUDA itself")
         told.append(f"offload: {config.strategy.offload}")
     if longest_sample(config) is None:
         told.append(

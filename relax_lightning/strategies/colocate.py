@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -191,7 +192,7 @@ class ColocateStrategy(ParallelStrategy):
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
         if dist.is_initialized() and self.world_size > 1:
-            dist.barrier()
+            dist.barrier(device_ids=[self._device.index] if self._on_gpu else None)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of rank `src`, on every rank."""
@@ -245,7 +246,7 @@ class ColocateStrategy(ParallelStrategy):
         """Save actor, critic and trainer as one pair under `<save root>/iter_N`, N taken from `filepath`.
 
         Raises:
-            RuntimeError: An iteration is under way or was broken off.
+            RuntimeError: An iteration is under way or was broken off, or the disk refused.
             ValueError: `filepath` is no `iter_N` folder.
         """
         if self.is_dirty:
@@ -267,7 +268,15 @@ class ColocateStrategy(ParallelStrategy):
 
         self.before_first_save()
         self.before_first_save = lambda: None
-        self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
+        try:
+            self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
+        except (OSError, CheckpointException) as error:
+            root, told = self.checkpoints.root, [line for line in str(error).splitlines() if line.strip(" )")]
+            free = shutil.disk_usage(root).free / 2**20
+            raise RuntimeError(
+                f"iteration {iteration} cannot be saved in {root}, where {free:,.0f} MiB are free: {told[-1]}; the "
+                "checkpoints before it are whole"
+            ) from error
 
     def _manifest(self) -> dict[str, Any]:
         versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}

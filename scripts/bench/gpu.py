@@ -213,7 +213,8 @@ def baseline(config: Any) -> dict[str, float]:
     prompts = torch.randint(2, 12, (PROMPTS * SAMPLES, LENGTH), device="cuda")
 
     def generate(length: int) -> None:
-        model.generate(prompts, max_new_tokens=length, min_new_tokens=length, do_sample=True, pad_token_id=0)
+        settings: Any = {"max_new_tokens": length, "min_new_tokens": length, "top_k": 0, "pad_token_id": 0}
+        model.generate(prompts, do_sample=True, **settings)
 
     with torch.inference_mode():
         generate(8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -141,6 +142,14 @@ class Breaker(_AtMoment):
     def act(self, trainer: Any, module: Any) -> None:
         """Break the iteration as a mistake in a callback does."""
         raise KeyError("a mistake")
+
+
+class DiskFiller(_AtMoment):
+    """Lets no file grow beyond 20 kB any more, as a full disk does not."""
+
+    def act(self, trainer: Any, module: Any) -> None:
+        """Set the limit of this process."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
 class Stopper(_AtMoment):

@@ -83,6 +83,19 @@ def test_kill_after_five_and_resume_from_three(command, whole, folder):
     assert complete_iterations(folder / "checkpoints") == [3, 6]
 
 
+def test_a_disk_that_fills_while_a_checkpoint_is_written(command, tmp_path):
+    filler = (("DiskFiller", {"hook": "on_iteration_end", "iteration": 2}),)
+    keys = ("trainer.max_steps=3", "callbacks.checkpoint={every_n_steps: 1}")
+    status, output, _ = command(tmp_path, *keys, callbacks=filler)
+    assert status == 1 and "Traceback" not in output, output
+    root = tmp_path / "checkpoints"
+    assert f"relax-lightning: iteration 2 cannot be saved in {root}, where " in output
+    assert output.rstrip().splitlines()[-1].endswith(f"resume with --ckpt_path {root / 'iter_0000001'}")
+    assert complete_iterations(root) == [1]
+    assert command(tmp_path, *keys, ckpt_path="auto")[0] == 0
+    assert complete_iterations(root) == [2, 3]
+
+
 def test_a_traceback_ends_with_where_to_resume_and_validate_is_a_record_of_its_own(command, forked, folder):
     # A failure that is none of ours keeps its traceback; what trains again with another rate is recorded as such.
     breaker = (("Breaker", {"hook": "on_rollout_end", "iteration": 4}),)

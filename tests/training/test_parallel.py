@@ -306,3 +306,11 @@ def test_one_ranks_error_hangs_none(train: Any) -> None:
     _, log, again = train("broken", *keys, engine="Broken", status=([1, 1],))
     assert again - ended < 60
     assert "RuntimeError: broken on purpose in a generation" in log
+    prompts = "data.rollout.train={class_path: own_prompts.Unseeded, init_args: {size: 9}}"
+    _, log, _ = train("unseeded", prompts, engine="Sparse", status=([1, 1],))
+    for rank, other in ((0, 1), (1, 0)):
+        assert (
+            f"got 9 on rank {rank} and 9 others on rank {other}; a class of your own must draw from a seed"
+            in log
+        )
+    assert "Traceback" not in log
