@@ -6,6 +6,7 @@ import queue
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
     with cuda_stand_in(), _quiet(), main_weights_on_device(role.optimizer, changed=False):
         metadata = _metadata(role.model)
         model = role.model.sharded_state_dict(metadata=metadata)
-        with _places_without_padding(role):
+        with _places_without_padding(role), _one_replica_gathers_nothing(role):
             optimizer = role.optimizer.sharded_state_dict(model, metadata=metadata)
         dict_list_map_inplace(_off_page_lock, optimizer)
         state = {
@@ -146,14 +147,51 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
 
 
 @contextmanager
+def _one_replica_gathers_nothing(role: MegatronRole) -> Iterator[None]:
+    """Its part of the state is the whole: Megatron would copy it five times on its way to the disk."""
+    parts = [part for part in _outer_optimizers(role) if part.data_parallel_group_gloo.size() == 1]
+    for part in parts:
+        part.get_parameter_state_dp_zero = partial(_whole_state, part)
+    try:
+        yield
+    finally:
+        for part in parts:
+            del part.get_parameter_state_dp_zero
+
+
+def _whole_state(optimizer: Any, **_: Any) -> dict[Any, Any]:
+    """As Megatron's `get_parameter_state_dp_zero` gives it: main weights and moments, flat, by buffer."""
+    state: dict[Any, Any] = {"buckets_coalesced": True}
+    for index, (buffer, ranges) in enumerate(zip(optimizer.buffers, optimizer.gbuf_ranges, strict=True)):
+        ((dtype, buckets),) = ranges.items()
+        keys = ("param", *optimizer.optimizer_state_keys)
+        flat = {key: torch.empty(buffer.numel_unpadded, dtype=torch.float32) for key in keys}
+        start = 0
+        for bucket, places in zip(buffer.buckets, buckets, strict=True):
+            for parameter, place in places["param_map"].items():
+                values = optimizer._get_main_param_and_optimizer_states(parameter)
+                here = slice(start + place["gbuf_local"].start, start + place["gbuf_local"].end)
+                for key in keys:
+                    flat[key][here].copy_(values[key].detach())
+            start += bucket.numel_unpadded
+        state[index] = {dtype: {**flat, "numel_unpadded": buffer.numel_unpadded}}
+    return state
+
+
+def _outer_optimizers(role: MegatronRole) -> list[Any]:
+    """Megatron's distributed optimizers of a role; none where state is not sharded."""
+    parts: list[Any] = getattr(role.optimizer, "chained_optimizers", [role.optimizer])
+    return [part for part in parts if isinstance(part, DistributedOptimizer)]
+
+
+@contextmanager
 def _places_without_padding(role: MegatronRole) -> Iterator[None]:
     """Where each parameter's state lies once Megatron has taken out the padding between its buckets.
 
     Megatron looks for it where it lay before, and so takes the state of other parameters; a tied embedding under
     pipelining is what makes a second bucket.
     """
-    outer: list[Any] = getattr(role.optimizer, "chained_optimizers", [role.optimizer])
-    buffers = [b for part in outer if isinstance(part, DistributedOptimizer) for b in part.buffers]
+    buffers = [buffer for part in _outer_optimizers(role) for buffer in part.buffers]
     originals = [buffer.param_index_map for buffer in buffers]
     for buffer, places in zip(buffers, originals, strict=True):
         shifts, unpadded = [], 0
