@@ -46,6 +46,18 @@ def _damaged(folder: Path, error: BaseException) -> ValueError:
     )
 
 
+def _not_saved(iteration: int, root: Path, error: BaseException) -> RuntimeError:
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    free = shutil.disk_usage(there).free / 2**20
+    # Megatron's writers put their reason last.
+    lines = [line for line in str(error).splitlines() if line.strip(" )")]
+    reason = lines[-1] if lines else type(error).__name__
+    return RuntimeError(
+        f"iteration {iteration} cannot be saved in {root}, where {free:,.0f} MiB are free: {reason}; the checkpoints "
+        "before it are whole"
+    )
+
+
 class Role(Trained, Protocol):
     """What the strategy knows of actor and critic: that they hold tensors, and can be written and read."""
 
@@ -271,12 +283,7 @@ class ColocateStrategy(ParallelStrategy):
         try:
             self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
         except (OSError, CheckpointException) as error:
-            root, told = self.checkpoints.root, [line for line in str(error).splitlines() if line.strip(" )")]
-            free = shutil.disk_usage(root).free / 2**20
-            raise RuntimeError(
-                f"iteration {iteration} cannot be saved in {root}, where {free:,.0f} MiB are free: {told[-1]}; the "
-                "checkpoints before it are whole"
-            ) from error
+            raise _not_saved(iteration, self.checkpoints.root, error) from error
 
     def _manifest(self) -> dict[str, Any]:
         versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}
