@@ -96,10 +96,7 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         _knock(cluster.address)
         ray.init(**settings)
     except OSError as error:
-        token = "where it asks for a token, RAY_AUTH_MODE=token has to be set here too"
-        change = f"start one with `ray start --head`, or leave cluster.address out; {token}"
-        message = f"no Ray cluster answers at {cluster.address}: {error}; {change}"
-        raise ValueError(f"cluster.address: {message}") from error
+        raise ValueError(f"cluster.address: {_why_not_joined(cluster.address, error)}") from error
     except Exception as error:
         # Ray raises bare exceptions when its own processes do not come up, and lets the machine's load decide.
         raise RuntimeError(
@@ -109,6 +106,15 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         yield job_id
     finally:
         ray.shutdown()
+
+
+def _why_not_joined(address: str | None, error: OSError) -> str:
+    # Ray puts the traceback of its last try into the text of the cause.
+    if "AuthenticationError" in str(error.__cause__):
+        change = "set RAY_AUTH_MODE=token, and give this machine the token of the cluster's ~/.ray/auth_token"
+        return f"the Ray cluster at {address} wanted its token, got none or another; {change}"
+    change = "start one with `ray start --head`, or leave cluster.address out"
+    return f"no Ray cluster answers at {address}: {error}; {change}"
 
 
 def _knock(address: str | None) -> None:
