@@ -296,7 +296,7 @@ def run(
     except SystemExit as error:
         # Before training has begun there is nothing to save: Lightning leaves with its own status.
         if isinstance(error.__context__, KeyboardInterrupt):
-            return 130
+            raise error.__context__ from None
         raise
     except BaseException:
         abandon_groups()

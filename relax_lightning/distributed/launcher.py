@@ -49,8 +49,9 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
     """
     assert config.cluster is not None
     task = Task(entry, command, config, ckpt_path)
+    interruptions = Interruptions()
     try:
-        with Interruptions() as interruptions, without_rays_own_words():
+        with interruptions, without_rays_own_words():
             demand = None
             if config.cluster.address is None:
                 here = resources_here()
@@ -59,13 +60,24 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
             with _cluster(config.cluster) as job_id:
                 interruptions.arm()
                 return _run(task, demand or _demand_there(config.cluster), job_id, interruptions)
-    except Aborted as aborted:
+    except BaseException as error:
+        aborted = _signal_behind(error, interruptions)
+        if aborted is None:
+            raise
         if aborted.is_second:
             # As one process ends: by the signal itself.
             signal.signal(aborted.number, signal.SIG_DFL)
             os.kill(os.getpid(), aborted.number)
         print(f"relax-lightning: {INTERRUPTED}", file=sys.stderr)
         return 128 + aborted.number
+
+
+def _signal_behind(error: BaseException, interruptions: Interruptions) -> Aborted | None:
+    """The signal that ended the job, whatever Ray made of it; None where none did."""
+    if isinstance(error, SystemExit):
+        # `ray.init` takes SIGTERM, and exits with statuses of its own.
+        return Aborted(signal.SIGTERM, is_second=False)
+    return error if isinstance(error, Aborted) else interruptions.aborted
 
 
 def _demand_there(cluster: ClusterConfig) -> Demand:
