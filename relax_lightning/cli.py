@@ -15,7 +15,7 @@ from pathlib import Path
 from relax_lightning import __version__
 from relax_lightning.config.checkpoints import MANIFEST, committed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault
-from relax_lightning.config.files import resumed_folder
+from relax_lightning.config.files import nothing_left, resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
@@ -213,6 +213,9 @@ def _start(command: str, config: Config, arguments: Arguments) -> int:
     from relax_lightning.plan.topology import launched_ranks
 
     if config.cluster is not None and launched_ranks() is None:
+        if command == "fit" and (over := nothing_left(config, ckpt_path)) is not None:
+            print(over)
+            return 0
         with leaving_at_once():
             from relax_lightning.distributed.launcher import launch
         return launch("relax_lightning.lightning_cli.run", command, config, ckpt_path)

@@ -24,7 +24,8 @@ def import_object(key: str, path: str) -> Any:
     except Exception as error:
         raise ValueError(
             f"{key}: {module_name} (of {path}) could not be imported: {type(error).__name__}: {error}; the working "
-            "directory and the installed packages are on the import path"
+            "directory, PYTHONPATH (of `ray start`, on a cluster that is joined) and the installed packages are on the "
+            "import path"
         ) from error
     if not hasattr(module, name):
         raise ValueError(

@@ -32,7 +32,12 @@ from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict  # noqa: E402
 from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
-from relax_lightning.config.files import context_tokens, plain_checkpoint, whole_checkpoint  # noqa: E402
+from relax_lightning.config.files import (  # noqa: E402
+    context_tokens,
+    nothing_left,
+    plain_checkpoint,
+    whole_checkpoint,
+)
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
@@ -46,7 +51,6 @@ from relax_lightning.preflight import (  # noqa: E402
     check_same_model,
     check_same_trunk,
     is_first_rank,
-    iterations_done,
     put_aside_earlier_checkpoints,
 )
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
@@ -236,15 +240,6 @@ def _make_folder(folder: Path) -> None:
         raise ValueError(f"trainer.default_root_dir: {folder} cannot be written: {error}") from error
 
 
-def _something_to_do(config: Config, ckpt_path: str | None) -> bool:
-    """Whether iterations are left."""
-    done = iterations_done(config, ckpt_path)
-    is_over = 0 < config.trainer.max_steps <= done
-    if is_over:
-        _say(f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}")
-    return not is_over
-
-
 def _connect(
     cli: RelaxLightningCLI,
     store: SampleStore | None,
@@ -286,7 +281,8 @@ def run(
         check_same_model(config.model, read_manifest(ckpt_path) or {}, ckpt_path)
     if uses_reference(config):
         check_reference(config.model)
-    if subcommand == "fit" and not _something_to_do(config, ckpt_path):
+    if subcommand == "fit" and (over := nothing_left(config, ckpt_path)) is not None:
+        _say(over)
         return 0
     if subcommand == "validate" and ckpt_path is None:
         _say("evaluating the weights that the configuration begins with; a run's: --ckpt_path auto or DIR")
@@ -300,7 +296,7 @@ def run(
     except SystemExit as error:
         # Before training has begun there is nothing to save: Lightning leaves with its own status.
         if isinstance(error.__context__, KeyboardInterrupt):
-            return 130
+            raise error.__context__ from None
         raise
     except BaseException:
         abandon_groups()

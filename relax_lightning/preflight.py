@@ -20,7 +20,6 @@ from relax_lightning.config.checkpoints import (
     read_manifest,
     role_folder,
 )
-from relax_lightning.config.files import plain_checkpoint
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.build import architecture_of
 
@@ -100,14 +99,6 @@ def _refuse_different(ours: dict[str, Any], theirs: dict[str, Any], folder: str)
             f"{folder} holds another model than model.actor describes: {'; '.join(different)}; "
             "correct the configuration or start fresh"
         )
-
-
-def iterations_done(config: Config, ckpt_path: str | None) -> int:
-    """Iterations that the run starts after: those of the checkpoint it resumes or loads; 0 for a fresh start."""
-    if ckpt_path is not None:
-        return int((read_manifest(ckpt_path) or {}).get("iteration") or iteration_of(ckpt_path) or 0)
-    loaded = plain_checkpoint(config)
-    return 0 if loaded is None else loaded.iteration
 
 
 def is_first_rank() -> bool:

@@ -20,6 +20,7 @@ from relax_lightning.config.checkpoints import (
     iteration_of,
     newest_put_aside,
     read_folders,
+    read_manifest,
     read_tracker,
     role_folder,
 )
@@ -220,6 +221,26 @@ def plain_checkpoint(config: Config) -> PlainCheckpoint | None:
     tracker = read_tracker(roots["actor"] or "")
     is_release = tracker == RELEASE
     return PlainCheckpoint(folders, 0 if is_release else int(tracker or 0), is_release)
+
+
+def nothing_left(config: Config, ckpt_path: str | None) -> str | None:
+    """What is said where the checkpoint that `fit` goes on from has all iterations; None where some are left.
+
+    Args:
+        config: a resolved configuration that passed its checks.
+        ckpt_path: the iteration's folder to resume from, or None.
+    """
+    done = _iterations_done(config, ckpt_path or whole_checkpoint(config))
+    if not 0 < config.trainer.max_steps <= done:
+        return None
+    return f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}"
+
+
+def _iterations_done(config: Config, ckpt_path: str | None) -> int:
+    if ckpt_path is not None:
+        return int((read_manifest(ckpt_path) or {}).get("iteration") or iteration_of(ckpt_path) or 0)
+    loaded = plain_checkpoint(config)
+    return 0 if loaded is None else loaded.iteration
 
 
 def _pair_problems(actor: Path, critic: Path) -> Iterator[Problem]:

@@ -7,11 +7,14 @@ import signal
 from types import FrameType
 from typing import Any
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Aborted(BaseException):
-    """A signal that nothing is to be saved for."""
+class Aborted(KeyboardInterrupt):
+    """A signal that nothing is to be saved for.
+
+    Ray's compiled code lets a handler raise nothing but KeyboardInterrupt, and may raise one of its own in its place.
+    """
 
     def __init__(self, number: int, *, is_second: bool) -> None:
         super().__init__(number)
@@ -24,6 +27,8 @@ class Interruptions:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.aborted: Aborted | None = None
+        """What was raised, whatever has become of it on its way."""
         self.is_training = False
         """Whether there is something that a first signal would let finish."""
         self._previous: dict[int, Any] = {}
@@ -34,7 +39,7 @@ class Interruptions:
 
     def arm(self) -> None:
         """Take the signals over; again after `ray.init`, which takes SIGTERM."""
-        for number in _NUMBERS:
+        for number in SIGNALS:
             self._previous.setdefault(number, signal.signal(number, self._handle))
 
     def __exit__(self, *exception: object) -> None:
@@ -43,7 +48,8 @@ class Interruptions:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or not self.is_training:
-            raise Aborted(number, is_second=self.received is not None)
+            self.aborted = Aborted(number, is_second=self.received is not None)
+            raise self.aborted
         self.received = number
         name = signal.Signals(number).name
         message = f"{name}: this iteration ends, then the run is saved; a second {name} aborts at once\n"

@@ -49,8 +49,9 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
     """
     assert config.cluster is not None
     task = Task(entry, command, config, ckpt_path)
+    interruptions = Interruptions()
     try:
-        with Interruptions() as interruptions, without_rays_own_words():
+        with interruptions, without_rays_own_words():
             demand = None
             if config.cluster.address is None:
                 here = resources_here()
@@ -59,13 +60,24 @@ def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> i
             with _cluster(config.cluster) as job_id:
                 interruptions.arm()
                 return _run(task, demand or _demand_there(config.cluster), job_id, interruptions)
-    except Aborted as aborted:
+    except BaseException as error:
+        aborted = _signal_behind(error, interruptions)
+        if aborted is None:
+            raise
         if aborted.is_second:
             # As one process ends: by the signal itself.
             signal.signal(aborted.number, signal.SIG_DFL)
             os.kill(os.getpid(), aborted.number)
         print(f"relax-lightning: {INTERRUPTED}", file=sys.stderr)
         return 128 + aborted.number
+
+
+def _signal_behind(error: BaseException, interruptions: Interruptions) -> Aborted | None:
+    """The signal that ended the job, whatever Ray made of it; None where none did."""
+    if isinstance(error, SystemExit):
+        # `ray.init` takes SIGTERM, and exits with statuses of its own.
+        return Aborted(signal.SIGTERM, is_second=False)
+    return error if isinstance(error, Aborted) else interruptions.aborted
 
 
 def _demand_there(cluster: ClusterConfig) -> Demand:
@@ -96,10 +108,7 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         _knock(cluster.address)
         ray.init(**settings)
     except OSError as error:
-        token = "where it asks for a token, RAY_AUTH_MODE=token has to be set here too"
-        change = f"start one with `ray start --head`, or leave cluster.address out; {token}"
-        message = f"no Ray cluster answers at {cluster.address}: {error}; {change}"
-        raise ValueError(f"cluster.address: {message}") from error
+        raise ValueError(f"cluster.address: {_why_not_joined(cluster.address, error)}") from error
     except Exception as error:
         # Ray raises bare exceptions when its own processes do not come up, and lets the machine's load decide.
         raise RuntimeError(
@@ -109,6 +118,15 @@ def _cluster(cluster: ClusterConfig) -> Iterator[str]:
         yield job_id
     finally:
         ray.shutdown()
+
+
+def _why_not_joined(address: str | None, error: OSError) -> str:
+    # Ray puts the traceback of its last try into the text of the cause.
+    if "AuthenticationError" in str(error.__cause__):
+        change = "set RAY_AUTH_MODE=token, and give this machine the token of the cluster's ~/.ray/auth_token"
+        return f"the Ray cluster at {address} wanted its token, got none or another; {change}"
+    change = "start one with `ray start --head`, or leave cluster.address out"
+    return f"no Ray cluster answers at {address}: {error}; {change}"
 
 
 def _knock(address: str | None) -> None:

@@ -55,6 +55,18 @@ class Outcome:
     """The phase it came from."""
     ended: float = 0.0
     """Seconds since the epoch."""
+    has_left: bool = False
+    """By `sys.exit` or a signal, which the other ranks may know nothing of."""
+
+    @classmethod
+    def of(cls, error: BaseException, phase: str | None) -> Outcome:
+        """What an exception makes of the work, as the interpreter itself would."""
+        now = time.time()
+        if isinstance(error, KeyboardInterrupt):
+            return cls(128 + signal.SIGINT, None, phase, now, has_left=True)
+        if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+            return cls(error.code or 0, None, phase, now, has_left=True)
+        return cls(1, text_of(error), phase, now)
 
 
 class RankWorker:
@@ -81,12 +93,8 @@ class RankWorker:
                 self._enter_folder(work.folder)
                 threading.Thread(target=_listen, args=(work.coordinator,), daemon=True).start()
                 return Outcome(_run(work, progress))
-            except KeyboardInterrupt:
-                return Outcome(128 + signal.SIGINT)
-            except SystemExit as error:
-                return Outcome(error.code if isinstance(error.code, int) else 1)
-            except BaseException as error:  # noqa: BLE001 as the interpreter itself would; the driver tells it
-                return Outcome(1, text_of(error), progress.current_phase, time.time())
+            except BaseException as error:  # noqa: BLE001 the driver tells it
+                return Outcome.of(error, progress.current_phase)
 
     def _enter_folder(self, folder: str) -> None:
         if not Path(folder).is_dir():

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from relax_lightning.distributed.coordinator import Entered, Event
-from relax_lightning.distributed.interruptions import Interruptions
+from relax_lightning.distributed.interruptions import SIGNALS, Aborted, Interruptions
 from relax_lightning.distributed.processes import Place, log_end
 from relax_lightning.distributed.rank import Outcome
 from relax_lightning.distributed.screen import Screen
@@ -22,6 +22,8 @@ COORDINATOR = "the coordinator"
 
 _GRACE_SECONDS = 2.0
 """After a first error: one rank's death shows in others as a broken connection, sometimes a moment earlier."""
+_LEAVE_SECONDS = 10.0
+"""After a rank has left: where all of them leave, they do so at one point of the work."""
 
 
 class LostPartError(RuntimeError):
@@ -29,7 +31,7 @@ class LostPartError(RuntimeError):
 
 
 class RankError(RuntimeError):
-    """A rank's work raised an exception.
+    """A rank's work raised an exception, or left while others went on.
 
     Args:
         rank: The first one that did.
@@ -37,8 +39,13 @@ class RankError(RuntimeError):
     """
 
     def __init__(self, rank: int, outcome: Outcome) -> None:
-        phase = f", {outcome.phase} phase" if outcome.phase else ""
-        super().__init__(f"rank {rank}{phase}: {outcome.message}")
+        if outcome.has_left:
+            when = f" in its {outcome.phase} phase" if outcome.phase else ""
+            text = f"rank {rank} left with status {outcome.status} (sys.exit){when}, others did not"
+        else:
+            phase = f", {outcome.phase} phase" if outcome.phase else ""
+            text = f"rank {rank}{phase}: {outcome.message}"
+        super().__init__(text)
 
 
 class Watch:
@@ -70,6 +77,8 @@ class Watch:
         self._events: Any = None
         self._phases: dict[str, str | None] = {}
         self._outcomes: dict[int, Outcome] = {}
+        self._first_left: float | None = None
+        """When a rank was first seen to have left, on this machine's monotonic clock."""
         self._is_passed_on = False
 
     def follow(self, works: Sequence[Any]) -> dict[int, Outcome]:
@@ -80,7 +89,8 @@ class Watch:
 
         Raises:
             LostPartError: A process died, or is stopped and does not go on.
-            RankError: A rank's work raised.
+            RankError: A rank's work raised, or left while others went on.
+            Aborted: A signal ended a rank outside training.
         """
         for rank, work in enumerate(works):
             self._waiting[work] = rank_name(rank), partial(self._outcomes.__setitem__, rank)
@@ -89,7 +99,7 @@ class Watch:
         for machine in self._machines:
             self._look(machine)
         self._take()
-        while len(self._outcomes) < len(works) and not self._failed():
+        while len(self._outcomes) < len(works) and not self._failed() and not self._is_left_alone():
             began = time.monotonic()
             # Ray looks for signals about once a second while it waits; the timeout is for ours that came just before.
             self._wait(1.0)
@@ -98,8 +108,9 @@ class Watch:
                 if machine.is_silent(time.monotonic() - began):
                     raise self._lost(machine.watcher, SILENT)
         if self._failed():
-            raise self._first_error()
+            self._wait_for_causes()
         self.show_rest()
+        self._refuse_bad_ends(len(works))
         return self._outcomes
 
     def _wait(self, seconds: float) -> None:
@@ -142,6 +153,9 @@ class Watch:
             self._show(ray.get(self._events, timeout=_GRACE_SECONDS))
 
     def _pass_signal_on(self) -> None:
+        if self._interruptions.aborted is not None:
+            # The handler raised it in vain: in a destructor, Python only prints it.
+            raise self._interruptions.aborted
         if self._interruptions.received is not None and not self._is_passed_on:
             self._parts[COORDINATOR].signal.remote(self._interruptions.received)
             self._is_passed_on = True
@@ -149,8 +163,16 @@ class Watch:
     def _failed(self) -> dict[int, Outcome]:
         return {rank: outcome for rank, outcome in self._outcomes.items() if outcome.message is not None}
 
-    def _first_error(self) -> RankError:
-        """The earliest of the ranks' errors; a death goes before it, for an error may only be the death's echo.
+    def _is_left_alone(self) -> bool:
+        """Whether a rank has left, and the others had time to leave as well."""
+        if self._first_left is None:
+            if any(outcome.has_left for outcome in self._outcomes.values()):
+                self._first_left = time.monotonic()
+            return False
+        return time.monotonic() - self._first_left > _LEAVE_SECONDS
+
+    def _wait_for_causes(self) -> None:
+        """A death goes before an error, which may only be its echo.
 
         Raises:
             LostPartError: A process died.
@@ -158,10 +180,25 @@ class Watch:
         deadline = time.monotonic() + _GRACE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             self._wait(left)
-        self.show_rest()
+
+    def _refuse_bad_ends(self, num_ranks: int) -> None:
+        """A signal goes before the errors, and of these the earliest: others may only be its echo.
+
+        Raises:
+            RankError: A rank raised, or left and not all of them with the same status.
+            Aborted: A rank left because of a signal.
+        """
         failed = self._failed()
-        rank = min(failed, key=lambda rank: failed[rank].ended)
-        return RankError(rank, failed[rank])
+        left = {rank: outcome for rank, outcome in self._outcomes.items() if outcome.has_left}
+        for outcome in left.values():
+            if outcome.status - 128 in SIGNALS:
+                raise Aborted(outcome.status - 128, is_second=False)
+        statuses = [outcome.status for outcome in self._outcomes.values()]
+        ended_alike = len(statuses) == num_ranks and len(set(statuses)) == 1
+        if failed or (left and not ended_alike):
+            early = failed | left
+            rank = min(early, key=lambda rank: early[rank].ended)
+            raise RankError(rank, early[rank])
 
     def _lost(self, name: str, how: str) -> LostPartError:
         self.show_rest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from relax_lightning.config.cluster import ROLES, ClusterConfig
@@ -12,6 +13,7 @@ from relax_lightning.config.tree import Config
 from relax_lightning.memory import architecture_of, trunk_of
 
 TRAINED = ("actor", "critic")
+_ADDRESS = re.compile(r"auto|(ray://)?([^\s/:\[\]]+|\[[\da-fA-F:]+\]):\d+", re.ASCII)
 
 
 def topology_problems(config: Config, *, check_files: bool) -> Iterator[Problem]:
@@ -60,6 +62,11 @@ def _model_ranks(parallel: ParallelConfig) -> int:
 
 
 def _cluster_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+    address = cluster.address
+    # What a variable holds that is not set here is not known.
+    if address is not None and "${" not in address and not _ADDRESS.fullmatch(address):
+        change = "change it, or leave it out to start a cluster here"
+        yield Problem("cluster.address", fault("auto, HOST:PORT or ray://HOST:PORT", address, change))
     for role in [role for role in ROLES if role not in cluster.resources]:
         shape = "[1, 0]" if role == "advantages" else "[1, 8]"
         yield Problem("cluster.resources", f"wanted the role {role}, got none; add {role}: {shape}")

@@ -243,6 +243,15 @@ def test_resuming_is_checked_before_anything_starts(call, folder):
     )
 
 
+FINISHED = ["fit", "--config", "sound.yaml", "--ckpt_path", "auto", "--cluster.accelerator", "cpu"]
+FINISHED += ["--cluster.resources", "{actor: [1, 2], critic: [1, 2], rollout: [1, 2], advantages: [1, 0]}"]
+
+
+def test_a_cluster_is_not_started_for_a_run_that_has_all_its_iterations(call, folder, make_checkpoint):
+    make_checkpoint("runs/default/checkpoints", 2)
+    assert call(*FINISHED) == (0, "nothing to do: the checkpoint is at iteration 2 of 2\n", [])
+
+
 def test_export_checks_both_folders(call, folder, make_checkpoint, monkeypatch):
     status, _, err = call("export", "nowhere", "out")
     assert (status, len(err)) == (1, 1)
@@ -267,15 +276,16 @@ import sys
 from relax_lightning.cli import main
 for words in (["--help"], ["--version"], ["fit", "--help"], ["fit"], ["fit", "--config", sys.argv[1], "--x", "1"],
               ["validate", "--config", sys.argv[1], "--print_config"], ["export", "nowhere", "out"],
-              ["config", "--explain", "gae_lambda"], ["config", "--schema"], ["config", "--markdown"]):
+              ["config", "--explain", "gae_lambda"], ["config", "--schema"], ["config", "--markdown"], sys.argv[2:]):
     main(words)
 heavy = {"torch", "lightning", "pytorch_lightning", "ray", "megatron", "transformers", "mlflow"} & set(sys.modules)
 sys.exit(f"imported: {sorted(heavy)}" if heavy else 0)
 """
 
 
-def test_help_and_faults_leave_the_heavy_packages_alone(folder):
-    run = [sys.executable, "-c", LIGHT, "sound.yaml"]
+def test_help_and_faults_leave_the_heavy_packages_alone(folder, make_checkpoint):
+    make_checkpoint("runs/default/checkpoints", 2)
+    run = [sys.executable, "-c", LIGHT, "sound.yaml", *FINISHED]
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

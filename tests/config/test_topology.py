@@ -69,6 +69,11 @@ CASES = [
         "cluster.colocate: wanted true, got false; synchronous colocate is what is supported; leave it out",
     ),
     (
+        ["cluster.address=ray:/foo"],
+        "cluster.address: wanted auto, HOST:PORT or ray://HOST:PORT, got 'ray:/foo'; change it, or leave it out to "
+        "start a cluster here",
+    ),
+    (
         ["cluster.resources.rollout=[1, 2]"],
         "cluster.resources: wanted one shape for actor, critic and rollout, got actor [1, 4], critic [1, 4], "
         "rollout [1, 2]; roles that take turns on the same GPUs need the same shape; make them equal",

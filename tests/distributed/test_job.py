@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import psutil
@@ -14,8 +16,8 @@ from relax_lightning.config.loader import load, resolve
 
 ray = pytest.importorskip("ray")
 
-from relax_lightning.distributed import stopped  # noqa: E402
-from relax_lightning.distributed.interruptions import Interruptions  # noqa: E402
+from relax_lightning.distributed import stopped, watch  # noqa: E402
+from relax_lightning.distributed.interruptions import Aborted, Interruptions  # noqa: E402
 from relax_lightning.distributed.job import Job, Task  # noqa: E402
 from relax_lightning.distributed.placement import Demand, SharedGroup  # noqa: E402
 from relax_lightning.distributed.screen import Screen  # noqa: E402
@@ -42,17 +44,23 @@ def run(job, work, number=None):
     return job.run(Task(f"works.{work}", "fit", CONFIG, number), Screen(is_enabled=True), Interruptions())
 
 
-def when(path, act):
-    """Act in a thread as soon as a file is there."""
+def when(is_so, act):
+    """Act in a thread as soon as something is so."""
 
     def wait():
-        while not path.exists():
+        while not is_so():
             time.sleep(0.01)
         act()
 
     thread = threading.Thread(target=wait)
     thread.start()
     return thread
+
+
+def is_starting():
+    """Whether the main thread waits for a process of a job to come up."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return "get_objects" in {frame.f_code.co_name for frame, _ in traceback.walk_stack(frame)}
 
 
 def gone(job):
@@ -87,7 +95,7 @@ def test_two_jobs_on_one_cluster_exchange_samples_bit_for_bit(group, tmp_path, m
 def test_the_terminal_shows_rank_0_and_a_signal_reaches_every_rank(group, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     with Interruptions() as interruptions, Job("show", group, 2) as job:
-        thread = when(tmp_path / "begun-1", lambda: os.kill(os.getpid(), signal.SIGINT))
+        thread = when((tmp_path / "begun-1").exists, lambda: os.kill(os.getpid(), signal.SIGINT))
         task = Task("works.show", "fit", CONFIG, None)
         assert job.run(task, Screen(is_enabled=True), interruptions) == 130
         thread.join()
@@ -108,6 +116,41 @@ def test_an_exception_is_told_once_with_rank_and_phase(group, tmp_path, monkeypa
     assert message.startswith("rank 1, actor phase: Traceback")
     assert message.endswith("ValueError: nothing but trouble") and message.count("trouble") == 2
     assert "trouble" not in "".join(capfd.readouterr())
+    assert gone(job)
+
+
+def test_a_rank_that_leaves_ends_the_job_and_so_does_a_second_signal(group, tmp_path, monkeypatch):
+    """Ranks that have ended, or that are let go on to their end, can work again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watch, "_LEAVE_SECONDS", 3.0)
+    with Interruptions() as interruptions, Job("leave", group, 2) as job:
+        thread = when(is_starting, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt):
+            job.run(Task("works.leave", "fit", CONFIG, "all"), Screen(is_enabled=False), interruptions)
+        thread.join()
+        assert interruptions.aborted is not None and interruptions.aborted.number == signal.SIGTERM
+
+        assert run(job, "leave", "all") == 3
+        with pytest.raises(RankError) as error:
+            run(job, "leave", "one")
+        assert str(error.value) == "rank 1 left with status 3 (sys.exit) in its actor phase, others did not"
+        (tmp_path / "one-over").touch()
+        with pytest.raises(Aborted) as aborted:
+            run(job, "leave", "signal")
+        assert aborted.value.number == signal.SIGTERM and not aborted.value.is_second
+        (tmp_path / "signal-over").touch()
+
+        again = Interruptions()
+        with again:
+            threads = [
+                when((tmp_path / name).exists, lambda: os.kill(os.getpid(), signal.SIGINT))
+                for name in ("both-begun", "noted")
+            ]
+            with pytest.raises(KeyboardInterrupt):
+                job.run(Task("works.leave", "fit", CONFIG, "both"), Screen(is_enabled=False), again)
+            for thread in threads:
+                thread.join()
+        assert again.aborted is not None and again.aborted.is_second
     assert gone(job)
 
 
@@ -135,7 +178,7 @@ def test_a_part_that_is_killed_or_stopped_is_named(group, tmp_path, monkeypatch,
 
     is_rank = name == RANK_1
     with Job(f"kill-{len(name)}-{number}", group, 2 if is_rank else 1) as job:
-        thread = when(tmp_path / "begun", kill)
+        thread = when((tmp_path / "begun").exists, kill)
         with pytest.raises(LostPartError) as caught:
             run(job, "fail" if is_rank else "keep_exchanging", "wait")
         assert time.monotonic() - killed[0] < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 import warnings
@@ -106,8 +107,6 @@ def show(command, config, ckpt_path, *, store, advantages, progress):
     progress.phase("rollout")
     progress.iteration(1, {"reward/mean": 0.25})
     progress.stop()
-    import signal
-
     import torch
     import torch.distributed as dist
 
@@ -140,6 +139,22 @@ def fail(command, config, ckpt_path, *, store, advantages, progress):
     if os.environ["RANK"] == "1":
         raise ValueError("nothing but trouble")
     dist.all_reduce(torch.zeros(1))
+    return 0
+
+
+def leave(command, config, ckpt_path, *, store, advantages, progress):
+    """Rank 1 leaves, or all do; who is left goes on until a file is there, also when it gets a first signal."""
+    is_last = os.environ["RANK"] == "1"
+    progress.phase("actor")
+    if ckpt_path == "signal" and is_last:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if ckpt_path == "all" or (ckpt_path == "one" and is_last):
+        sys.exit(3)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: Path("noted").touch())
+    Path(f"{ckpt_path}-begun").touch()
+    while not Path(f"{ckpt_path}-over").exists():
+        time.sleep(0.01)
     return 0
 
 
