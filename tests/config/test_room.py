@@ -62,7 +62,7 @@ def test_a_fraction_below_the_weights(found):
 
 def test_a_phase_that_does_not_fit_at_all(found):
     message = found(gib=12)["model"]
-    assert message.startswith("wanted at most 11.5 GiB a GPU, got ")
+    assert message.startswith("wanted at most 10.5 GiB a GPU, got ")
     assert "GiB in the " in message
 
 
