@@ -196,6 +196,7 @@ class RelaxLightningCLI(LightningCLI):
             critic_load_root=critic.load,
             pool=None if plan is None else GpuPool(self._config.strategy.offload, plan.filled, plan.working),
             predicted={} if plan is None else plan.predicted,
+            critic_size=0 if plan is None else plan.critic,
             verify_publish=self._config.strategy.verify_publish,
         )
 
@@ -296,7 +297,9 @@ def run(
     except SystemExit as error:
         # Before training has begun there is nothing to save: Lightning leaves with its own status.
         if isinstance(error.__context__, KeyboardInterrupt):
+            abandon_groups(130)
             raise error.__context__ from None
+        abandon_groups(error.code if isinstance(error.code, int) else 1)
         raise
     except BaseException:
         abandon_groups()

@@ -91,7 +91,8 @@ class Job:
 
         Raises:
             LostPartError: A process died, or is stopped and does not go on.
-            RankError: A rank's work raised.
+            RankError: A rank's work raised, or left while others went on.
+            Aborted: A signal ended a rank outside training.
         """
         works = self._works(task)
         watchers = self._start_watchers()

@@ -83,7 +83,7 @@ class _Current:
 
     peers: Peers | None = None
     by_sizes: dict[tuple[int, int, int], ModelGroups] = field(default_factory=dict)
-    abandoned: bool = False
+    abandoned_with: int | None = None
 
 
 _current = _Current()
@@ -106,7 +106,7 @@ def initialize_groups(
     Returns:
         All processes of the job.
     """
-    _current.abandoned = False
+    _current.abandoned_with = None
     if not dist.is_initialized():
         _initialize_default_group(device)
         atexit.register(_leave)
@@ -127,19 +127,23 @@ def groups_of(parallel: ParallelConfig) -> ModelGroups:
     return _current.by_sizes[_sizes(parallel)]
 
 
-def abandon_groups() -> None:
-    """This process ends by an error: at its exit it does not wait for the others, who wait for it.
+def abandon_groups(status: int = 1) -> None:
+    """This process ends before the others: at its exit it does not wait for them, who wait for it.
 
     To destroy an NCCL group takes all its members.
+
+    Args:
+        status: What it exits with.
     """
-    _current.abandoned = dist.is_initialized() and dist.get_world_size() > 1
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        _current.abandoned_with = status
 
 
 def _leave() -> None:
-    if _current.abandoned:
+    if _current.abandoned_with is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(_current.abandoned_with)
     destroy_groups()
 
 
@@ -171,22 +175,27 @@ def _make(sizes: tuple[int, int, int], peers: Peers) -> ModelGroups:
         # Megatron forgets the groups; whoever holds their collection goes on with them.
         parallel_state.destroy_model_parallel()
     tensor, pipeline, context = sizes
-    is_nccl = dist.get_backend() == "nccl"
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
         context_parallel_size=context,
-        create_gloo_process_groups=is_nccl,
+        create_gloo_process_groups=False,
         distributed_timeout_minutes=int(DEADLINE.total_seconds() // 60),
     )
     collection = ProcessGroupCollection.use_mpu_process_groups()
-    on_host = collection.dp_cp
-    if is_nccl:
-        on_host = parallel_state.get_data_parallel_group_gloo(with_context_parallel=True)
+    is_nccl = dist.get_backend() == "nccl"
+    on_host = _on_host(collection.dp_cp, peers) if is_nccl else collection.dp_cp
     if pipeline > 1:
         # The first message through a group connects it, for which NCCL needs all its ranks: later only two would talk.
         dist.all_reduce(torch.zeros(1, device="cuda" if is_nccl else "cpu"), group=collection.pp)
     return ModelGroups(collection, on_host, peers)
+
+
+def _on_host(group: Any, peers: Peers) -> Any:
+    """A group of gloo's of the same ranks: Megatron's own are destroyed when it makes the groups of other sizes."""
+    ranks = sorted({tuple(members) for members in peers.gather(dist.get_process_group_ranks(group))})
+    own, _ = dist.new_subgroups_by_enumeration([list(r) for r in ranks], timeout=DEADLINE, backend="gloo")
+    return own
 
 
 def _initialize_default_group(device: torch.device) -> None:

@@ -59,9 +59,8 @@ def build_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
         )
     for part in _parts(built):
-        part.data_parallel_group_gloo = (
-            groups.replicas_on_host
-        )  # a distributed one is gathered over it to be saved
+        # A distributed one is gathered over it to be saved.
+        part.data_parallel_group_gloo = groups.replicas_on_host
         _fuse(part.optimizer)
         if optimizer.cpu_offload_fraction:
             part.optimizer = _on_host(part.optimizer, optimizer.cpu_offload_fraction, model)

@@ -26,10 +26,10 @@ does not give back, and its CUDA context. On an H200, a Qwen3-0.6B shape, 256 sa
 
 MARGIN = 0.05
 """Share of a GPU that `auto` leaves free where something can still leave: for what torch keeps beside the plan, and
-NCCL's buffers. The largest peak measured was 9.5 % above its phase's plan."""
+NCCL's buffers. docs/performance.md has what was measured."""
 SAVE_BYTES = 20
-"""Of host memory a parameter while the first replica's rank writes a checkpoint: main weight and both moments gathered,
-and one of the three on its way (Megatron's DistributedOptimizer.get_parameter_state_dp_zero)."""
+"""Of host memory a parameter while the first of several replicas writes a checkpoint: main weight and both moments, and
+one of the three on its way, twice (Megatron's DistributedOptimizer.get_parameter_state_dp_zero)."""
 
 ASSUMED_PROMPT_TOKENS = 2048
 """Longest prompt where the configuration sets no bound."""
@@ -77,6 +77,12 @@ class MemoryPlan:
     def working(self) -> dict[str, int]:
         """Bytes that each phase needs beside what can leave the GPU."""
         return {phase.phase: phase.parts["working"] for phase in self.phases}
+
+    @property
+    def critic(self) -> int:
+        """Bytes of one GPU that the critic holds."""
+        (phase,) = (phase for phase in self.phases if phase.phase == "critic")
+        return sum(size for part, size in phase.parts.items() if part.startswith("critic "))
 
     @property
     def predicted(self) -> dict[str, int]:
@@ -332,7 +338,7 @@ def _note(config: Config, known: memory.Known, on_gpu: bool, budget: int | None,
         )
     if on_gpu:
         size = "of unknown size (give --gpu_memory_gib)" if budget is None else f"of {budget / GIB:.0f} GiB"
-        told.append(f"GPUs {size}, {contexts / GIB:.1f} GiB of each for CUDA itself")
+        told.append(f"GPUs {size}, {contexts / GIB:.1f} GiB of each for CUDA and NCCL")
         told.append(f"offload: {config.strategy.offload}")
     if longest_sample(config) is None:
         told.append(
@@ -358,7 +364,8 @@ def gpu_memory_here() -> int | None:
     query = ["nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
-        rows = [line.split(",") for line in told.splitlines()]
-        return min(int(total) - int(reserved) for total, reserved in rows) * 2**20
+        rows = [line.split(", ") for line in told.splitlines()]
+        # Some drivers do not tell their share.
+        return min(int(total) - int(own if own.isdigit() else 0) for total, own in rows) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

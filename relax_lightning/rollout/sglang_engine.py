@@ -176,9 +176,8 @@ class SGLangEngine:
         """
         assert "weights" not in self._released, "onload the weights' memory before a publication"
         version = self.weight_version + 1
-        self.weights_lost = (
-            True  # until all have arrived; a server that is started again has none to be given before
-        )
+        # Until all have arrived; a server that is started again has none to be given before.
+        self.weights_lost = True
         self._published = self._surviving("the publication", lambda: self._push(version))
         self.weight_version = version
         self.weights_lost = False

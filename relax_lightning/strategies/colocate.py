@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -46,15 +46,17 @@ def _damaged(folder: Path, error: BaseException) -> ValueError:
     )
 
 
-def _not_saved(iteration: int, root: Path, error: BaseException) -> RuntimeError:
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
-    free = shutil.disk_usage(there).free / 2**20
+def _not_saved(iteration: int, roots: Iterable[Path], error: BaseException) -> RuntimeError:
+    places = []
+    for root in dict.fromkeys(map(Path.absolute, roots)):
+        there = next(folder for folder in (root, *root.parents) if folder.exists())
+        places.append(f"{root}, where {shutil.disk_usage(there).free / 2**20:,.0f} MiB are free")
     # Megatron's writers put their reason last.
     lines = [line for line in str(error).splitlines() if line.strip(" )")]
     reason = lines[-1] if lines else type(error).__name__
     return RuntimeError(
-        f"iteration {iteration} cannot be saved in {root}, where {free:,.0f} MiB are free: {reason}; the checkpoints "
-        "before it are whole"
+        f"iteration {iteration} cannot be saved in {' and '.join(places)}: {reason}; the checkpoints before it are "
+        "whole"
     )
 
 
@@ -85,6 +87,7 @@ class ColocateStrategy(ParallelStrategy):
         cluster_environment: Where this rank stands; None: as the environment's variables say, else alone.
         pool: Who may be on the GPU when; None: everything stays.
         predicted: Planned bytes of the GPU by phase, everything on it counted.
+        critic_size: Planned bytes of the critic on it.
     """
 
     strategy_name = "colocate"
@@ -103,6 +106,7 @@ class ColocateStrategy(ParallelStrategy):
         cluster_environment: ClusterEnvironment | None = None,
         pool: GpuPool | None = None,
         predicted: Mapping[str, int] | None = None,
+        critic_size: int = 0,
     ) -> None:
         super().__init__(parallel_devices=[device], cluster_environment=cluster_environment or surroundings())
         rank_zero_only.rank = self.global_rank  # pyright: ignore[reportFunctionMemberAccess]
@@ -114,6 +118,7 @@ class ColocateStrategy(ParallelStrategy):
         self._critic_load_root = Path(critic_load_root or critic_save_root or save_root)
         self._pool = pool or GpuPool()
         self._predicted = predicted or {}
+        self._critic_size = critic_size
         self._roles: dict[str, Role] = {}
         self._resume_folder: Path | None = None
         self.peers: Peers = ALONE
@@ -239,9 +244,7 @@ class ColocateStrategy(ParallelStrategy):
 
     def clear_gpu_for_critic(self) -> None:
         """Make room for the critic, which is about to be built, where the GPU does not hold both roles at once."""
-        critic = self._critic_parallel or self._parallel
-        times = self._parallel.tensor * self._parallel.pipeline / (critic.tensor * critic.pipeline)
-        self._pool.clear(growth=1 + times)
+        self._pool.clear(room_for=self._critic_size)
 
     def register_engine(self, engine: HoldsMemory) -> None:
         """Let an engine with memory of its own share the GPU; waits until it is up."""
@@ -282,8 +285,10 @@ class ColocateStrategy(ParallelStrategy):
         self.before_first_save = lambda: None
         try:
             self.checkpoints.save(iteration, write_role, write_trainer, self._manifest())
+        except TimeoutError:
+            raise  # the engine's, which makes way for the role
         except (OSError, CheckpointException) as error:
-            raise _not_saved(iteration, self.checkpoints.root, error) from error
+            raise _not_saved(iteration, self._roots, error) from error
 
     def _manifest(self) -> dict[str, Any]:
         versions = {name: version(name) for name in ("lightning", "megatron-core", "torch")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,22 +84,22 @@ class GpuPool:
         """Whether an engine's own weights stay on the GPU in every phase: an unchanged actor need not publish then."""
         return not any(h.tag == "engine_weights" for left in self.plan.values() for h in left)
 
-    def clear(self, growth: float | None = None) -> None:
+    def clear(self, room_for: int | None = None) -> None:
         """Let everything leave, so that what is about to be made finds the GPU empty; nothing with `never`.
 
         Args:
-            growth: All that there will be, in times of what is there: where that fits, nothing leaves with `auto`.
+            room_for: Bytes that it takes: where they fit beside what is there, nothing leaves with `auto`. None: all.
         """
+        if self.mode == "never":
+            return
 
         def action() -> None:
-            needed = growth is None or self.mode == "always" or self._overflows(growth)
-            if needed and self.mode != "never":
-                self._send_away(set(self._sizes()) - self._away)
+            sizes = self._sizes()
+            fits = room_for is not None and sum(sizes.values()) + room_for <= (self.budget or math.inf)
+            if self.mode == "always" or not fits:
+                self._send_away(set(sizes) - self._away)
 
         self.together(action)
-
-    def _overflows(self, growth: float) -> bool:
-        return self.budget is not None and growth * sum(self._sizes().values()) > self.budget
 
     @contextmanager
     def vacated(self) -> Iterator[None]:

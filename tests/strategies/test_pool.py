@@ -99,7 +99,7 @@ def test_the_critic_is_built_beside_an_actor_that_leaves_room() -> None:
         calls: list[str] = []
         made = GpuPool(mode, budget)
         made.register("actor", Recorder("actor", ROLE, calls))
-        made.clear(growth=2)
+        made.clear(room_for=18)
         assert calls == wanted
 
 
