@@ -106,7 +106,7 @@ def folder_problems(config: Config) -> Iterator[Problem]:
     }
     seen: set[str] = set()
     for key, folder in folders.items():
-        parent = _nearest_existing(Path(folder or "").absolute())
+        parent = nearest_existing(Path(folder or "").absolute())
         # A save root below an unwritable run folder is the same trouble: one line is enough.
         if _is_writable_folder(parent) or str(parent) in seen:
             continue
@@ -329,7 +329,8 @@ def _line_problems(key: str, path: Path, input_key: str, least: int | None) -> I
         yield Problem(key, message, involves=("data.rollout.batch_size",))
 
 
-def _nearest_existing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
+    """The folder that `path`, which is absolute, is or will be made in."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -19,7 +19,12 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.optimizer import adam_step, inner_optimizers, main_weights_on_device
+from relax_lightning.megatron.optimizer import (
+    adam_step,
+    inner_optimizers,
+    main_weights_on_device,
+    outer_optimizers,
+)
 
 if TYPE_CHECKING:
     from relax_lightning.megatron.model import PolicyModel
@@ -127,7 +132,7 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
     Megatron drops the step from the reshardable format without Transformer Engine and then misses it, and hands one
     tensor of it to all parameters. So the parameters' state is loaded apart from the rest, and each gets its own step.
     """
-    outer = getattr(role.optimizer, "chained_optimizers", [role.optimizer])[0]
+    outer = outer_optimizers(role.optimizer)[0]
     parameters = state.pop("param_state") if isinstance(outer, DistributedOptimizer) else None
     state.pop("param_state_sharding_type", None)
     inner_state = state.get("optimizer", state)
@@ -149,7 +154,7 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
 @contextmanager
 def _one_replica_gathers_nothing(role: MegatronRole) -> Iterator[None]:
     """Its part of the state is the whole: Megatron would copy it five times on its way to the disk."""
-    parts = [part for part in _outer_optimizers(role) if part.data_parallel_group_gloo.size() == 1]
+    parts = [part for part in _distributed_optimizers(role) if part.data_parallel_group_gloo.size() == 1]
     for part in parts:
         part.get_parameter_state_dp_zero = partial(_whole_state, part)
     try:
@@ -178,10 +183,9 @@ def _whole_state(optimizer: Any, **_: Any) -> dict[Any, Any]:
     return state
 
 
-def _outer_optimizers(role: MegatronRole) -> list[Any]:
-    """Megatron's distributed optimizers of a role; none where state is not sharded."""
-    parts: list[Any] = getattr(role.optimizer, "chained_optimizers", [role.optimizer])
-    return [part for part in parts if isinstance(part, DistributedOptimizer)]
+def _distributed_optimizers(role: MegatronRole) -> list[Any]:
+    """None where state is not sharded."""
+    return [part for part in outer_optimizers(role.optimizer) if isinstance(part, DistributedOptimizer)]
 
 
 @contextmanager
@@ -191,7 +195,7 @@ def _places_without_padding(role: MegatronRole) -> Iterator[None]:
     Megatron looks for it where it lay before, and so takes the state of other parameters; a tied embedding under
     pipelining is what makes a second bucket.
     """
-    buffers = [buffer for part in _outer_optimizers(role) for buffer in part.buffers]
+    buffers = [buffer for part in _distributed_optimizers(role) for buffer in part.buffers]
     originals = [buffer.param_index_map for buffer in buffers]
     for buffer, places in zip(buffers, originals, strict=True):
         shifts, unpadded = [], 0

@@ -68,9 +68,8 @@ def after_attention(x: Tensor, attended: Tensor, weights: LayerWeights, eps: flo
         eps: Of the norms.
     """
     x = x + F.linear(attended, weights.projection)
-    return x + F.linear(
-        swiglu(F.linear(plain_rms_norm(x, weights.mlp_norm, eps), weights.gate_and_up)), weights.down
-    )
+    gate_and_up = F.linear(plain_rms_norm(x, weights.mlp_norm, eps), weights.gate_and_up)
+    return x + F.linear(swiglu(gate_and_up), weights.down)
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:

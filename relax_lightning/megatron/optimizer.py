@@ -58,7 +58,7 @@ def build_optimizer(
         built = get_megatron_optimizer(
             megatron_config, [model], use_gloo_process_groups=False, pg_collection=groups.collection
         )
-    for part in _parts(built):
+    for part in outer_optimizers(built):
         # A distributed one is gathered over it to be saved.
         part.data_parallel_group_gloo = groups.replicas_on_host
         _fuse(part.optimizer)
@@ -148,13 +148,14 @@ def adam_step(moment: Tensor, value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float32, device=moment.device)
 
 
-def _parts(optimizer: MegatronOptimizer) -> list[Any]:
+def outer_optimizers(optimizer: MegatronOptimizer) -> list[Any]:
+    """Megatron's optimizers, which it chains or not."""
     return getattr(optimizer, "chained_optimizers", [optimizer])
 
 
 def inner_optimizers(optimizer: MegatronOptimizer) -> Iterator[Any]:
     """The torch optimizers inside, whichever way Megatron chained and wrapped them."""
-    for part in _parts(optimizer):
+    for part in outer_optimizers(optimizer):
         yield part.optimizer
 
 

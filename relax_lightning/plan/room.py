@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relax_lightning import memory
 from relax_lightning.config.faults import Problem, fault
+from relax_lightning.config.files import nearest_existing
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.footprint import (
     CUDA_CONTEXT,
@@ -94,9 +95,7 @@ def _disk_problems(config: Config, checkpoint: int) -> Iterator[Problem]:
     wanted: dict[int, int] = defaultdict(int)
     named: dict[int, tuple[str, Path]] = {}
     for key, root in roots.items():
-        folder = Path(root or "").absolute()
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
+        folder = nearest_existing(Path(root or "").absolute())
         disk = folder.stat().st_dev
         wanted[disk] += (settings.keep_last + 1) * checkpoint // 2
         named.setdefault(disk, (key, folder))

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint import CheckpointException
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
+from relax_lightning.config.files import nearest_existing
 from relax_lightning.gpu_memory import use_growing_segments
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.peers import ALONE, PeerError, Peers
@@ -49,8 +50,8 @@ def _damaged(folder: Path, error: BaseException) -> ValueError:
 def _not_saved(iteration: int, roots: Iterable[Path], error: BaseException) -> RuntimeError:
     places = []
     for root in dict.fromkeys(map(Path.absolute, roots)):
-        there = next(folder for folder in (root, *root.parents) if folder.exists())
-        places.append(f"{root}, where {shutil.disk_usage(there).free / 2**20:,.0f} MiB are free")
+        free = shutil.disk_usage(nearest_existing(root)).free
+        places.append(f"{root}, where {free / 2**20:,.0f} MiB are free")
     # Megatron's writers put their reason last.
     lines = [line for line in str(error).splitlines() if line.strip(" )")]
     reason = lines[-1] if lines else type(error).__name__

@@ -107,8 +107,8 @@ class GpuPool:
 
         What was there is back afterwards; with `never`, what torch keeps for later goes, and nothing else.
         """
-        going = {part for part in self._sizes() if part[0] != "engine"} - self._away
-        going = set() if self.mode == "never" else going
+        roles = {part for part in self._sizes() if part[0] != "engine"}
+        going = set() if self.mode == "never" else roles - self._away
         self._send_away(going)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
