@@ -80,7 +80,7 @@ def test_text_of_the_digits_job(plan, tmp_path, monkeypatch):
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for line in (
         "samples 512",
-        "optimizer steps, actor 4",
+        "optimizer steps, actor 6",
         "begins with random weights; the critic's value head from zero",
         "run folder runs/digits-cpu",
         "0 errors, 0 warnings",
