@@ -9,6 +9,7 @@ from typing import Any
 from relax_lightning.config.engines import engine_faults
 from relax_lightning.config.faults import Fault, above, at_least, fault, finite, half_open, one_of, refuse
 from relax_lightning.config.keys import key, required, section
+from relax_lightning.config.rewards import REWARDS
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PromptsConfig:
 
     path: str | None = key(None, "JSON Lines or Parquet file; null: a class_path instead")
     input_key: str = key("prompt", "column of the prompt: text, or a list of role/content messages")
-    label_key: str = key("label", "column of what the reward compares with")
+    label_key: str | None = key("label", "column of what the reward compares with; null: none")
     metadata_key: str | None = key(None, "column of a mapping handed to the reward; null: none")
     apply_chat_template: bool = key(False, "put the prompt through the tokenizer's chat template")
     max_prompt_tokens: int | None = key(
@@ -86,9 +87,7 @@ class PromptsConfig:
 class RewardConfig:
     """What scores a response: a registered reward by name, or a user's own class."""
 
-    name: str | None = key(
-        None, "a registered reward: dapo_math | exact_match | reasoning_gym; null: a class_path instead"
-    )
+    name: str | None = key(None, f"a registered reward: {' | '.join(REWARDS)}; null: a class_path instead")
     class_path: str | None = key(None, "import path of a reward, instead of name; null: none")
     init_args: dict[str, Any] = key({}, "arguments of the reward")
     timeout_seconds: float = key(30.0, "a reward that takes longer is ended and named with its sample")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,14 @@ class PromptRecord:
     """Where it stands, for error messages: file and line, or class and item."""
 
 
-def read_records(config: PromptsConfig) -> Iterator[PromptRecord]:
+def read_records(
+    config: PromptsConfig, read_label: Callable[[Any], Any] = lambda label: label
+) -> Iterator[PromptRecord]:
     """All prompts of a set, each checked.
+
+    Args:
+        config: Where they are.
+        read_label: Of the reward: checks a label and returns what the reward gets, or raises a ValueError.
 
     Raises:
         ValueError: The set cannot be read; names the file and line (the item, for a class) and the reason.
@@ -35,11 +41,14 @@ def read_records(config: PromptsConfig) -> Iterator[PromptRecord]:
     if config.class_path is not None:
         for source, row in _read_sequence(config.class_path, config.init_args):
             has_metadata = isinstance(row, Mapping) and "metadata" in row
-            yield _check(row, source, "prompt", "label", "metadata" if has_metadata else None)
+            label_key = None if config.label_key is None else "label"
+            record = _check(row, source, "prompt", label_key, "metadata" if has_metadata else None)
+            yield _with_label(record, label_key, read_label)
     else:
         assert config.path is not None
         for source, row in _read_file(Path(config.path)):
-            yield _check(row, source, config.input_key, config.label_key, config.metadata_key)
+            record = _check(row, source, config.input_key, config.label_key, config.metadata_key)
+            yield _with_label(record, config.label_key, read_label)
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
@@ -93,7 +102,9 @@ def _read_sequence(class_path: str, init_args: dict[str, Any]) -> Iterator[tuple
         yield f"{class_path}, item {item}", sequence[item]
 
 
-def _check(row: Any, source: str, input_key: str, label_key: str, metadata_key: str | None) -> PromptRecord:
+def _check(
+    row: Any, source: str, input_key: str, label_key: str | None, metadata_key: str | None
+) -> PromptRecord:
     if not isinstance(row, Mapping):
         raise ValueError(f"{source}: wanted an object with keys, got {type(row).__name__}")
     for key in (input_key, label_key, metadata_key):
@@ -109,7 +120,17 @@ def _check(row: Any, source: str, input_key: str, label_key: str, metadata_key: 
         raise ValueError(
             f"{source}: {metadata_key!r} must be an object with keys, got {type(metadata).__name__}"
         )
-    return PromptRecord(prompt, row[label_key], dict(metadata), source)
+    label = None if label_key is None else row[label_key]
+    return PromptRecord(prompt, label, dict(metadata), source)
+
+
+def _with_label(
+    record: PromptRecord, label_key: str | None, read_label: Callable[[Any], Any]
+) -> PromptRecord:
+    try:
+        return replace(record, label=read_label(record.label))
+    except ValueError as error:
+        raise ValueError(f"{record.source}: {label_key!r} {error}") from error
 
 
 def _text_fault(text: str) -> str | None:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -43,7 +43,12 @@ class PromptDataset:
 
     @classmethod
     def load(
-        cls, config: PromptsConfig, tokenizer: Tokenizer, *, max_prompt_tokens: int | None = None
+        cls,
+        config: PromptsConfig,
+        tokenizer: Tokenizer,
+        *,
+        max_prompt_tokens: int | None = None,
+        read_label: Callable[[Any], Any] = lambda label: label,
     ) -> Self:
         """Read and tokenize a set; prompts that are too long are dropped and counted.
 
@@ -51,6 +56,7 @@ class PromptDataset:
             config: Where the prompts are.
             tokenizer: Of the model that answers them.
             max_prompt_tokens: What the model has room for; the configuration may ask for less.
+            read_label: Of the reward, see `read_records`.
 
         Raises:
             ValueError: A line is bad (named with file, line and reason), or no prompt is left.
@@ -59,7 +65,7 @@ class PromptDataset:
         limit = min(limits, default=None)
         kept: list[tuple[array[int], str, PromptRecord]] = []
         num_read = 0
-        for record in read_records(config):
+        for record in read_records(config, read_label):
             num_read += 1
             tokens, text = _tokenize(record, tokenizer, config.apply_chat_template)
             if limit is None or len(tokens) <= limit:

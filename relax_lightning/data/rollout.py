@@ -23,6 +23,7 @@ from relax_lightning.data.tokenizer import load_tokenizer
 from relax_lightning.import_path import import_object
 from relax_lightning.peers import ALONE
 from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
+from relax_lightning.rewards.registry import load_label
 from relax_lightning.rewards.workers import RewardWorkers
 from relax_lightning.rollout.engine import RolloutEngine
 from relax_lightning.rollout.function import load_rollout_function, run_rollout_function
@@ -149,7 +150,13 @@ class RolloutDataModule(LightningDataModule):
         sampling = config.sampling or self._config.sampling
         room = None if self._max_context is None else self._max_context - sampling.max_new_tokens
         limits = [limit for limit in (config.max_prompt_tokens, room) if limit is not None]
-        data = PromptDataset.load(config, self.tokenizer, max_prompt_tokens=min(limits, default=None))
+        assert self._config.reward is not None
+        data = PromptDataset.load(
+            config,
+            self.tokenizer,
+            max_prompt_tokens=min(limits, default=None),
+            read_label=load_label(self._config.reward.name),
+        )
         self._check_alike(name, data)
         if data.num_dropped:
             total = len(data) + data.num_dropped

@@ -18,6 +18,7 @@ from relax_lightning.config.files import (
     source_problems,
 )
 from relax_lightning.config.loader import resolve
+from relax_lightning.config.rewards import REWARDS
 from relax_lightning.config.rollout import SamplingConfig
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
@@ -32,7 +33,6 @@ from relax_lightning.plan.schedule import (
 )
 from relax_lightning.plan.topology import topology_problems
 
-REWARDS = ("dapo_math", "exact_match", "reasoning_gym")
 ENGINES = ("MegatronEngine", "SGLangEngine")
 
 
@@ -213,12 +213,23 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         )
         yield Problem("model.algorithm.advantage_estimator", message)
     if reward is not None and reward.name is not None and reward.name not in REWARDS:
-        message = fault(f"one of {', '.join(REWARDS)}", reward.name, _nearest(reward.name, REWARDS))
+        message = fault(f"one of {', '.join(REWARDS)}", reward.name, _nearest(reward.name, tuple(REWARDS)))
         yield Problem("data.rollout.reward.name", f"{message}; a reward of your own goes to class_path")
+    elif reward is not None and reward.name is not None and REWARDS[reward.name].needs_label:
+        yield from _missing_labels(config, reward.name)
     engine = config.data.rollout.engine.class_path
     if "." not in engine and engine not in ENGINES:
         message = fault("MegatronEngine, SGLangEngine or an import path", engine, _nearest(engine, ENGINES))
         yield Problem("data.rollout.engine.class_path", message)
+
+
+def _missing_labels(config: Config, reward: str) -> Iterator[Problem]:
+    rollout = config.data.rollout
+    sets = {"train": rollout.train, **{f"validation.{name}": s for name, s in rollout.validation.items()}}
+    for name, prompts in sets.items():
+        if prompts is not None and prompts.label_key is None:
+            message = fault(f"a column, since the reward {reward} compares with a label", None, "name it")
+            yield Problem(f"data.rollout.{name}.label_key", message, involves=("data.rollout.reward",))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:

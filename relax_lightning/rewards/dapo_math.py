@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relax_lightning.rewards.labels import math_label
 from relax_lightning.rewards.math_answer import find_answer, same_answer
 
 
@@ -11,11 +12,14 @@ def dapo_math(prompt: str, response: str, label: Any, metadata: dict[str, Any]) 
     r"""+1.0 for the right final answer, else -1.0 (Yu et al. 2025, arXiv:2503.14476, equation 7).
 
     The answer is what the last `Answer:` line or the last `\boxed{...}` of the response says; none is wrong.
+    docs/rewards.md says what counts as equal.
 
     Raises:
-        ValueError: There is no label.
+        ValueError: The label is no answer.
     """
-    if label is None:
-        raise ValueError("dapo_math needs a label, got None; set label_key to the column that has it")
+    try:
+        expected = str(math_label(label))
+    except ValueError as error:
+        raise ValueError(f"dapo_math needs a label: {error}") from error
     answer = find_answer(response)
-    return 1.0 if answer is not None and same_answer(answer, str(label)) else -1.0
+    return 1.0 if answer is not None and same_answer(answer, expected) else -1.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import reasoning_gym
 
-from relax_lightning.rewards.math_answer import ANSWER_LINE
+from relax_lightning.rewards.math_answer import find_answer_line
 
-_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
 class ReasoningGymReward:
@@ -59,8 +59,13 @@ class ReasoningGymReward:
 
 def find_answer(response: str) -> str:
     """What the last `<answer>` tags enclose, else the last `Answer:` line, else the last line that is not empty."""
-    for pattern in (_TAGS, ANSWER_LINE):
-        if found := pattern.findall(response):
-            return found[-1].strip()
-    lines = response.strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    enclosed = opened = None
+    for tag in _TAG.finditer(response):
+        if tag[1] and opened is not None:
+            enclosed, opened = response[opened : tag.start()], None
+        elif not tag[1]:
+            opened = tag.end()
+    answer = find_answer_line(response) if enclosed is None else enclosed
+    if answer is None:
+        answer = response.strip().rpartition("\n")[2]
+    return answer.strip()

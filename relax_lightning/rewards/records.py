@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NOT_TRIED = "not tried, since the reward failed before"
 _NUM_DETAILS = 10
 
 
@@ -39,27 +40,29 @@ class RewardError(RuntimeError):
 
     Args:
         outcomes: Of all samples, in the order of the requests.
+        is_hopeless: Whether it failed in a way, and so often, that `on_error: zero` does not help.
     """
 
-    def __init__(self, outcomes: Sequence[RewardOutcome]) -> None:
+    def __init__(self, outcomes: Sequence[RewardOutcome], *, is_hopeless: bool = False) -> None:
         self.outcomes = tuple(outcomes)
         failed = self.failed
+        num_left = sum(outcome.error == NOT_TRIED for outcome in outcomes)
         lines = [f"  sample {outcome.sample_id}: {outcome.error}" for outcome in failed[:_NUM_DETAILS]]
         if len(failed) > _NUM_DETAILS:
             lines.append(
                 f"  and samples {', '.join(str(outcome.sample_id) for outcome in failed[_NUM_DETAILS:])}"
             )
-        super().__init__(
-            "\n".join(
-                [
-                    f"the reward failed on {len(failed)} of {len(self.outcomes)} samples:",
-                    *lines,
-                    "correct the reward, or set data.rollout.reward.on_error to zero to score such samples 0",
-                ]
-            )
+        if num_left:
+            lines.append(f"  the other {num_left} were not tried any more")
+        change = (
+            "raise data.rollout.reward.timeout_seconds if it needs more time"
+            if is_hopeless
+            else "set data.rollout.reward.on_error to zero to score such samples 0"
         )
+        first = f"the reward failed on {len(failed)} of {len(self.outcomes) - num_left} samples:"
+        super().__init__("\n".join([first, *lines, f"correct the reward, or {change}"]))
 
     @property
     def failed(self) -> tuple[RewardOutcome, ...]:
-        """The outcomes that have an error."""
-        return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
+        """The outcomes that have an error of their own."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error not in (None, NOT_TRIED))

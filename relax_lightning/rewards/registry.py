@@ -1,4 +1,4 @@
-"""The rewards that a configuration can name, and how a reward is built from it."""
+"""How a reward is built from the configuration, and what belongs to it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from relax_lightning.config.rewards import REWARDS
 from relax_lightning.import_path import import_object
-
-REWARDS = {
-    "dapo_math": "relax_lightning.rewards.dapo_math.dapo_math",
-    "exact_match": "relax_lightning.rewards.exact_match.exact_match",
-    "reasoning_gym": "relax_lightning.rewards.reasoning_gym.ReasoningGymReward",
-}
-"""Import path by name, so that only the chosen one is imported."""
-
-
-ANSWERS = {"dapo_math": "relax_lightning.rewards.math_answer.final_answer"}
-"""What finds the answer in a response, for rewards that are functions."""
 
 
 class Reward(Protocol):
@@ -64,9 +54,30 @@ def load_answer(name: str | None, reward: Reward) -> Callable[[str], str | None]
         name: One of `REWARDS`, or None for a reward of the user's own.
         reward: As it was loaded.
     """
-    if name in ANSWERS:
-        return import_object("reward", ANSWERS[name])
+    path = REWARDS[name].answer if name in REWARDS else None
+    if path is not None:
+        return import_object("reward", path)
     return getattr(reward, "answer", None) or whole_response
+
+
+def load_label(name: str | None) -> Callable[[Any], Any]:
+    """What checks a label of the data and returns what the reward gets; a reward of the user's own takes any label.
+
+    Args:
+        name: One of `REWARDS`, or None for a reward of the user's own.
+    """
+    if name is None:
+        return lambda label: label
+    _path_of(name)
+    check = import_object("reward", REWARDS[name].label)
+
+    def checked(label: Any) -> Any:
+        try:
+            return check(label)
+        except ValueError as error:
+            raise ValueError(f"does not suit the reward {name}: {error}") from error
+
+    return checked
 
 
 def whole_response(response: str) -> str | None:
@@ -76,7 +87,7 @@ def whole_response(response: str) -> str | None:
 
 def _path_of(name: str) -> str:
     if name in REWARDS:
-        return REWARDS[name]
+        return REWARDS[name].path
     nearest = difflib.get_close_matches(name, REWARDS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "; give a class_path for one of your own"
     raise ValueError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}{hint}")

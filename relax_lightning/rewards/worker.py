@@ -12,14 +12,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from relax_lightning.rewards.records import RewardOutcome, RewardRequest
 from relax_lightning.rewards.registry import Reward, load_answer, load_reward, whole_response
 
 _GRACE_SECONDS = 10.0
+_LONGEST_MESSAGE = 500
 _LARGEST = 3.4028234663852886e38
 """Of the float32 numbers that rewards are learned from as."""
 
@@ -27,6 +30,7 @@ _LARGEST = 3.4028234663852886e38
 def main() -> None:
     """Load the reward, say whether that worked, then score what comes until the parent hangs up."""
     _end_with_parent()
+    _go_first_without_memory()
     connection = Connection(int(sys.argv[1]))
     name, class_path, init_args, timeout_seconds = connection.recv()
     try:
@@ -67,7 +71,23 @@ def score(
     except (Exception, SystemExit) as error:  # noqa: BLE001 a user's reward can fail in any way
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"
-        return RewardOutcome(request.sample_id, 0.0, f"raised {type(error).__name__}: {error} ({place})")
+        message = f"raised {type(error).__name__}: {_said(error)} ({place})"
+        return RewardOutcome(request.sample_id, 0.0, message)
+
+
+def _said(error: BaseException) -> str:
+    """The start of the message, which a user's exception may fail to give."""
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001 __str__ is the user's too
+        return f"(its message cannot be shown: {type(second).__name__})"
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..."
+
+
+def _go_first_without_memory() -> None:
+    """A reward that takes all memory is ended by the kernel before the training is; its sample is named."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _end_with_parent() -> None:

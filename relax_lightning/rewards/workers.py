@@ -11,12 +11,15 @@ from types import TracebackType
 from typing import Self
 
 from relax_lightning.config import RewardConfig
-from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
+from relax_lightning.rewards.records import NOT_TRIED, RewardError, RewardOutcome, RewardRequest
 from relax_lightning.rewards.worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _AHEAD = 32
 """Samples a worker may have at a time."""
+_MOST_LOST = 8
+"""Samples that may hang or end their worker, if they are more than those that were scored: each costs a new worker."""
+_SHORTEST_REST_SECONDS = 5.0
 
 
 class RewardWorkers:
@@ -32,6 +35,9 @@ class RewardWorkers:
         self._config = config
         self._workers: list[WorkerProcess] = []
         self._pending: deque[tuple[int, RewardRequest]] = deque()
+        self._num_lost = self._num_scored = 0
+        self._end: float | None = None
+        """When the rest of the samples is left, after a failure under `on_error: raise`."""
 
     def __enter__(self) -> Self:
         """Start all workers and wait until each has loaded the reward.
@@ -65,18 +71,31 @@ class RewardWorkers:
             One outcome a request, in the same order. With `on_error: zero` a failed one has reward 0 and its error.
 
         Raises:
-            RewardError: With `on_error: raise`, after every sample was tried: it names the failed ones.
+            RewardError: It names the failed samples. With `on_error: raise`, after a failure and as many of the other
+                samples as are scored in another `timeout_seconds`; with `zero`, where the reward hangs or ends its
+                worker on most of all samples so far, and on several.
         """
         assert self._workers, "score() outside of the context manager"
         self._pending = deque(enumerate(requests))
+        self._end = None
         outcomes: dict[int, RewardOutcome] = {}
         try:
-            while len(outcomes) < len(requests):
+            while len(outcomes) < len(requests) and not self._is_hopeless and not self._is_over:
                 self._hand_out()
                 self._listen(outcomes)
         finally:
+            self._pending.clear()
             self._replace([worker for worker in self._workers if worker.given])
-        return self._settle([outcomes[position] for position in range(len(requests))])
+        left = (RewardOutcome(request.sample_id, 0.0, NOT_TRIED) for request in requests)
+        return self._settle([outcomes.get(position, rest) for position, rest in enumerate(left)])
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return self._num_lost >= max(_MOST_LOST, 2 * len(self._workers)) and self._num_lost > self._num_scored
+
+    @property
+    def _is_over(self) -> bool:
+        return self._end is not None and self._end <= time.monotonic()
 
     def _hand_out(self) -> None:
         self._replace([worker for worker in self._workers if worker.is_idle and worker.has_ended])
@@ -88,7 +107,7 @@ class RewardWorkers:
     def _listen(self, outcomes: dict[int, RewardOutcome]) -> None:
         """Wait for the next word from any worker, or for the next one whose time is over."""
         waiting = [worker for worker in self._workers if not worker.is_idle]
-        soonest = min(worker.deadline for worker in waiting)
+        soonest = min([worker.deadline for worker in waiting] + ([] if self._end is None else [self._end]))
         ready = wait([worker.connection for worker in waiting], timeout=max(0.0, soonest - time.monotonic()))
         for worker in waiting:
             if worker.connection in ready:
@@ -103,15 +122,25 @@ class RewardWorkers:
             return
         is_alive = True
         while is_alive and worker.given and worker.connection.poll():
-            position, outcomes[position], is_alive = worker.take()
+            position, outcome, is_alive = worker.take()
+            outcomes[position] = self._noted(outcome, is_lost=not is_alive)
         if not is_alive:
             self._replace([worker])
 
     def _end_late(self, worker: WorkerProcess, outcomes: dict[int, RewardOutcome]) -> None:
         if not worker.is_loaded:
             raise ValueError("data.rollout.reward: the reward took too long to import and build")
-        position, outcomes[position] = worker.give_up()
+        position, outcome = worker.give_up()
+        outcomes[position] = self._noted(outcome, is_lost=True)
         self._replace([worker])
+
+    def _noted(self, outcome: RewardOutcome, *, is_lost: bool) -> RewardOutcome:
+        self._num_lost += is_lost
+        self._num_scored += outcome.error is None
+        if outcome.error is not None and self._end is None and self._config.on_error == "raise":
+            rest_seconds = max(self._config.timeout_seconds, _SHORTEST_REST_SECONDS)
+            self._end = time.monotonic() + rest_seconds
+        return outcome
 
     def _replace(self, workers: list[WorkerProcess]) -> None:
         """Close workers and start others; what was sent ahead to a closed one is given out again."""
@@ -122,8 +151,8 @@ class RewardWorkers:
 
     def _settle(self, outcomes: list[RewardOutcome]) -> list[RewardOutcome]:
         failed = [outcome for outcome in outcomes if outcome.error is not None]
-        if failed and self._config.on_error == "raise":
-            raise RewardError(outcomes)
+        if failed and (self._config.on_error == "raise" or self._is_hopeless):
+            raise RewardError(outcomes, is_hopeless=self._is_hopeless)
         if failed:
             _LOGGER.warning(
                 "%d of %d rewards failed and count 0; sample %d: %s",

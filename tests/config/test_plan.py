@@ -8,8 +8,7 @@ import pytest
 
 import relax_lightning
 from relax_lightning.config import Config, load
-from relax_lightning.plan import REWARDS, check, optimizer_steps
-from relax_lightning.rewards import registry
+from relax_lightning.plan import check, optimizer_steps
 from tests.config.checking import found, only
 
 SCRATCH = (
@@ -23,10 +22,6 @@ def test_the_shipped_configurations_are_sound():
     assert files
     for file in files:
         assert check(load([str(file)], []), check_files=False) == [], file
-
-
-def test_the_names_of_rewards_are_those_of_the_registry():
-    assert set(REWARDS) == set(registry.REWARDS)
 
 
 def test_a_sound_configuration_has_no_problems(base):
