@@ -21,6 +21,7 @@ from relax_lightning.rewards.answers.values import Group, Infinity, Value
 
 _MAX_DEPTH = 40
 _MAX_EXPONENT = 2_000
+_WORD = 4
 _LONG_WORD = 5
 _EN_DASH = "\u2013"
 _END = Token("end", "")
@@ -42,8 +43,15 @@ def parse(tokens: Sequence[Token]) -> Value:
 
 
 def _apart(tokens: Sequence[Token]) -> list[Token]:
-    """Letters that stand beside each other are a product, but for long words."""
+    """Letters that stand beside each other are a product, but for long words, and words before an equals sign."""
     out: list[Token] = []
+    signs = [token.text for token in tokens]
+    start = signs.index("=") if "=" in signs else 0
+    before = tokens[:start]
+    if all(token.kind in ("letters", "unit") for token in before) and any(
+        len(t.text) >= _WORD for t in before
+    ):
+        out, tokens = [Token("name", "_".join(token.text for token in before))], tokens[start:]
     for token in tokens:
         if token.kind != "letters":
             out.append(token)

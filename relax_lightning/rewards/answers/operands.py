@@ -19,6 +19,7 @@ from relax_lightning.rewards.answers.values import Value
 
 _MAX_EXPONENT = 2_000
 _APPLIED = set("fghFGHP")
+_INVERSE = ["^", "{", "-", "1", "}", "("]
 _WHOLE = re.compile(r"\d+")
 _END = Token("end", "")
 
@@ -150,6 +151,9 @@ class Operands(ABC):
             name += f"_{self._raw()}"
         while self._accepts("'"):
             name += "'"
+        if token.text in _APPLIED and [t.text for t in self._tokens[self._at : self._at + 6]] == _INVERSE:
+            self._at += len(_INVERSE) - 1
+            name += "^-1"
         if token.text in _APPLIED and self._sees("("):
             arguments = self._arguments()
             return symbol(f"{name}({','.join(argument.text for argument in arguments)})")
@@ -193,10 +197,18 @@ class Operands(ABC):
         if name == "sqrt":
             return self._root()
         if name == "radical":
-            return self._algebra.root(expression(self._operand()), 2)
+            return self._radical()
         if name == "not":
             raise UnreadableError("\\not where a value was wanted")
         return symbol(f"{name} {self._raw()}")
+
+    def _radical(self) -> Expression:
+        """The sign, which does not say where its root ends."""
+        is_bracketed = self._sees("(", "{")
+        value = self._algebra.root(expression(self._operand()), 2)
+        if not is_bracketed and (self._peek().kind == "name" or self._sees("^", "!", "(")):
+            raise UnreadableError("a root that may end in two places")
+        return value
 
     def _two_arguments(self) -> tuple[Expression, Expression]:
         token = self._peek()

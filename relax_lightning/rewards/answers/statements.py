@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from relax_lightning.rewards.answers.algebra import Algebra, Expression, UnreadableError
 from relax_lightning.rewards.answers.values import Group, Infinity, Named, Relation, Value, relation
 
-_NAME = re.compile(r"(?!pi$)(?:[A-Za-z]\w*'*(?:\(.*\))?|(?:angle|bar|hat|vec|overline) \w+|[^\W\d_]+)")
+_NAME = re.compile(
+    r"(?!pi$)(?:[A-Za-z]\w*'*(?:\^-1)?(?:\(.*\))?|(?:angle|bar|hat|vec|overline) \w+|[^\W\d_]+)"
+)
 
 
 def stated(algebra: Algebra, parts: Sequence[Value], signs: Sequence[str]) -> Value:
