@@ -130,7 +130,8 @@ def _with_label(
     try:
         return replace(record, label=read_label(record.label))
     except ValueError as error:
-        raise ValueError(f"{record.source}: {label_key!r} {error}") from error
+        column = "label_key: null" if label_key is None else repr(label_key)
+        raise ValueError(f"{record.source}: {column} {error}") from error
 
 
 def _text_fault(text: str) -> str | None:

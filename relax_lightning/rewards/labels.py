@@ -61,8 +61,9 @@ def _taken(label: Any) -> Any:
     """The field `ground_truth` of a mapping, and a number of numpy as one of Python."""
     if isinstance(label, Mapping):
         if _FIELD not in label:
+            there = ", ".join(map(repr, label))[:100] or "no key"
             raise ValueError(
-                f"wanted an answer, or a mapping with {_FIELD!r}, got one with {', '.join(map(repr, label))}; {_CHANGE}"
+                f"wanted an answer, or a mapping with {_FIELD!r}, got one with {there}; {_CHANGE}"
             )
         label = label[_FIELD]
     is_scalar = hasattr(label, "item") and getattr(label, "ndim", None) == 0

@@ -92,6 +92,11 @@ def test_a_sound_configuration_has_no_problems(base):
             "got 5; sample from the whole distribution, or set model.algorithm.old_log_probs: recompute",
         ),
         (
+            ["data.rollout.reward=dapo_math", "data.rollout.train.label_key=null"],
+            "data.rollout.train.label_key: wanted a column, since the reward dapo_math compares with a label, "
+            "got null; name it",
+        ),
+        (
             ["data.rollout.sampling.temperature=0"],
             "data.rollout.sampling.temperature: wanted a temperature above 0 for training, got 0; "
             "greedy sampling is for validation sets only",

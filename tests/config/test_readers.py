@@ -38,7 +38,13 @@ NOT_THERE_YET = {
         ("model.critic.optimizer.betas", ["relax_lightning/megatron/optimizer.py: build_optimizer"]),
         ("model.critic.head_init", ["relax_lightning/megatron/build.py: build_critic"]),
         # `path` and `name` are attributes of much else.
-        ("data.rollout.reward.name", ["relax_lightning/rewards/worker_process.py: WorkerProcess.__init__"]),
+        (
+            "data.rollout.reward.name",
+            [
+                "relax_lightning/data/rollout.py: RolloutDataModule._load",
+                "relax_lightning/rewards/worker_process.py: WorkerProcess.__init__",
+            ],
+        ),
         ("data.rollout.train.input_key", ["relax_lightning/data/prompt_records.py: read_records"]),
         (
             "data.rollout.validation.<name>.n_samples_per_prompt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from relax_lightning.batch import Prompts
 from relax_lightning.config import PromptsConfig
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
+from relax_lightning.rewards.registry import load_label
 
 
 class Characters:
@@ -123,6 +125,39 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: str, reason: str) -> None:
     path = write_lines(tmp_path / "bad.jsonl", GOOD, "\n", bad, GOOD)
     with pytest.raises(ValueError, match=rf"{path}, line 3: .*{reason}"):
         load(path)
+
+
+def test_the_reward_says_what_labels_it_takes(tmp_path: Path) -> None:
+    def read(reward: str | None, *rows: Any, **changes: Any) -> tuple[Any, ...]:
+        path = write_lines(tmp_path / "labels.jsonl", *({"prompt": "1+1="} | row for row in rows))
+        config = PromptsConfig(path=str(path), **changes)
+        return PromptDataset.load(config, Characters(), read_label=load_label(reward)).labels
+
+    column = {"reward_model": {"ground_truth": "34", "style": "rule"}}
+    assert read("dapo_math", column, label_key="reward_model") == ("34",)
+    assert read(None, column, label_key="reward_model") == (column["reward_model"],)
+    assert read("dapo_math", {"label": "34"}, {"label": 1e-05}) == ("34", 1e-05)
+    with pytest.raises(
+        ValueError,
+        match=r"labels\.jsonl, line 2: 'label' does not suit the reward dapo_math: wanted an answer as text or a "
+        r"finite number, got float nan; correct it, or set label_key to the column that has the answer$",
+    ):
+        read("dapo_math", {"label": "34"}, {"label": float("nan")})
+    # Without labels: for rewards that need none.
+    for reward in (None, "reasoning_gym"):
+        assert read(reward, {}, {}, label_key=None) == (None, None)
+    with pytest.raises(
+        ValueError, match=r"line 1: label_key: null does not suit the reward exact_match: .* got null"
+    ):
+        read("exact_match", {}, label_key=None)
+
+
+def test_labels_of_parquet_and_of_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [{"prompt": "a", "label": Decimal("2.50")}, {"prompt": "b", "label": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    with pytest.raises(ValueError, match=r"a\.parquet, row 2: 'label' does not suit .* got null"):
+        PromptDataset.load(PromptsConfig(path=str(path)), Characters(), read_label=load_label("dapo_math"))
 
 
 def test_bad_files_and_metadata(tmp_path: Path) -> None:

@@ -171,3 +171,88 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent.stderr.read()
     assert time.monotonic() - start < 30.0
     parent.wait()
+
+
+def test_a_reward_that_always_hangs_ends_after_the_first_samples() -> None:
+    start = time.monotonic()
+    with (
+        RewardWorkers(config(timeout_seconds=0.5, num_workers=2)) as workers,
+        pytest.raises(RewardError) as caught,
+    ):
+        workers.score(requests(*["hang"] * 1000))
+    assert time.monotonic() - start < 60.0  # 0.5 s, 5 s for the rest, and what processes take to start
+    num_failed = len(caught.value.failed)
+    assert 2 <= num_failed <= 24 and len(caught.value.outcomes) == 1000
+    message = str(caught.value)
+    assert message.startswith(f"the reward failed on {num_failed} of {num_failed} samples:\n")
+    assert f"\n  the other {1000 - num_failed} were not tried any more\n" in message
+    assert message.endswith("set data.rollout.reward.on_error to zero to score such samples 0")
+
+
+@pytest.mark.parametrize(("how", "error"), [("hang", "ran longer than"), ("crash", "exit code 7")])
+def test_on_error_zero_does_not_help_a_reward_that_never_scores(how: str, error: str) -> None:
+    with RewardWorkers(config(timeout_seconds=0.5, num_workers=2, on_error="zero")) as workers:
+        # Over several rounds: 3 + 3 samples go on, the eighth ends it.
+        for _ in range(2):
+            assert [outcome.reward for outcome in workers.score(requests(how, how, how))] == [0.0] * 3
+        with pytest.raises(RewardError) as caught:
+            workers.score(requests(*[how] * 1000))
+    assert 2 <= len(caught.value.failed) <= 3
+    assert error in str(caught.value) and "not tried any more" in str(caught.value)
+    assert str(caught.value).endswith("raise data.rollout.reward.timeout_seconds if it needs more time")
+
+
+def test_on_error_zero_goes_on_while_most_samples_are_scored() -> None:
+    with RewardWorkers(config(timeout_seconds=20.0, num_workers=2, on_error="zero")) as workers:
+        outcomes = workers.score(requests(*["good"] * 20, *["crash"] * 9))
+    assert sum(outcome.error is not None for outcome in outcomes) == 9
+
+
+def test_odd_rewards_are_named_and_harm_no_other_sample(tmp_path: Path) -> None:
+    odd = ["huge", "wordless", "wordy", "interrupt", "alarm", "array", "chatty", "child"]
+    (tmp_path / "odd_rewards.py").write_text(ODD)
+    settings = RewardConfig(class_path="odd_rewards.score", timeout_seconds=20.0, on_error="zero")
+    with RewardWorkers(settings) as workers:
+        outcomes = dict(zip(odd, workers.score(requests(*odd)), strict=True))
+        (memory,) = workers.score(requests("memory"))
+    errors = {how: outcome.error or "" for how, outcome in outcomes.items()}
+    assert errors["huge"].startswith("raised OverflowError")
+    assert errors["wordless"].startswith("raised Wordless: (its message cannot be shown: RuntimeError)")
+    assert errors["wordy"].startswith("raised ValueError: aaaa") and len(errors["wordy"]) < 700
+    assert errors["interrupt"] == "its process ended with exit code 1" or "SIGINT" in errors["interrupt"]
+    assert "array" in errors["array"]
+    assert all(outcomes[how].reward == 1.0 and not errors[how] for how in ("alarm", "chatty", "child"))
+    assert memory.reward == 1000.0
+
+
+ODD = r"""
+import signal, subprocess, sys
+import numpy as np
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def score(prompt, response, label, metadata):
+    if response == "huge":
+        return 10**400
+    if response == "wordless":
+        raise Wordless
+    if response == "wordy":
+        raise ValueError("a" * 10_000_000)
+    if response == "interrupt":
+        raise KeyboardInterrupt
+    if response == "array":
+        return np.ones(3)
+    if response == "alarm":
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.alarm(1)
+    if response == "chatty":
+        sys.stderr.write("a" * 100_000 + "\n")
+    if response == "child":
+        subprocess.Popen(["sleep", "600"])
+    if response == "memory":
+        return float(open("/proc/self/oom_score_adj").read())
+    return 1.0
+"""

@@ -27,6 +27,8 @@ def read_answer(text: str) -> Answer:
     if len(text) > _LONGEST:
         return Answer(Words(" ".join(text.split())))
     tokens = _trimmed(tokenize(text))
+    if all(token.text in ("{", "}") for token in tokens):
+        return Answer(Words(""))
     if len(tokens) > _MOST_TOKENS:
         return Answer(Words(_written(tokens)))
     words = _words(tokens)
