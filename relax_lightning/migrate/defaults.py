@@ -44,7 +44,7 @@ def default_settings(flags: Flags) -> Iterator[Setting]:
 
 def differences(flags: Flags) -> Iterator[str]:
     """One sentence or two for everything in these flags that means something else here."""
-    if flags.known("--advantage-estimator") != "ppo":
+    if flags.likely("--advantage-estimator", "grpo") not in (None, "ppo"):
         yield (
             "the script does not ask for PPO, and PPO with a critic is all there is here: set "
             "model.algorithm.advantage_estimator: ppo and say what the critic needs"

@@ -22,7 +22,6 @@ from relax_lightning.migrate.data_rules import (
     evaluation_prompts,
     prompts,
     reward,
-    sglang,
 )
 from relax_lightning.migrate.optimizer_rules import betas, cpu_offload, decay_iters
 from relax_lightning.migrate.rules import (
@@ -37,6 +36,7 @@ from relax_lightning.migrate.rules import (
     text_values,
     to,
 )
+from relax_lightning.migrate.sglang_rules import sglang
 
 _ALGORITHM, _OPTIMIZER, _PARALLEL = "model.algorithm", "model.actor.optimizer", "model.actor.parallel"
 _ROLLOUT, _SAMPLING, _MLFLOW = "data.rollout", "data.rollout.sampling", "tracking.mlflow"

@@ -323,13 +323,13 @@ class ScriptReader:
     def _command(self, node: Node, here: Node | None, files: list[Node], more: list[Node]) -> None:
         name = node.child_by_field_name("name")
         own = [child for child in node.named_children if child.type == "variable_assignment"]
-        if name is not None and own and re.search(r"(?<!\\)\n", _between(node, own[-1], name)):
+        if name is not None and own and (not source(name) or re.search(r"(?<!\\)\n", _between(node, own[-1], name))):
             self._run_all(own)  # assignments of a line of their own, which the parser takes for the command's
             own = []
         scope = self.scope
         before = scope.unset_arrays, scope.looked_up
         scope.unset_arrays, scope.looked_up = [], set()
-        nodes = [*([name] if name is not None else []), *node.children_by_field_name("argument")]
+        nodes = [*([name] if name is not None and source(name) else []), *node.children_by_field_name("argument")]
         words = [*scope.words(node, nodes), *(text for word in more for text in scope.fields(word))]
         call = Call(words, self._line_of(name or node), self._is_uncertain, self._branches, scope.unset_arrays, scope.looked_up)
         scope.unset_arrays, scope.looked_up = before

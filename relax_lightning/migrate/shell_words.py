@@ -102,6 +102,11 @@ class _Fields:
             elif piece != "":
                 self._pieces.append(piece)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come yet."""
+        return self._pieces is None and not self._done
+
     def end(self) -> None:
         """Let the next piece begin a new field."""
         if self._pieces is not None:
@@ -126,30 +131,33 @@ class _Fields:
 
 
 def _expand(node: Node, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
-    kind = node.type
+    kind, written = node.type, source(node)
+    if quoted and written[:1].isspace() and node.children and node.children[0].type[0] in "$`":
+        fields.add((written[: -len(written.lstrip())],))  # a blank before `$` belongs to the node of what follows
     if kind == "string":
         inside = node.children[1:-1]
         # An array without elements gives no field; every other quote gives one, were it empty.
         if not (len(inside) == 1 and _is_whole(inside[0])):
             fields.add(())
-        _expand_between(node, node.children[0].end_byte, node.children[-1].start_byte, inside, scope, fields, True)
+        # A blank before the closing quote belongs to the quote's node.
+        _expand_between(node, node.start_byte + 1, node.end_byte - 1, inside, scope, fields, True)
     elif kind == "raw_string":
-        fields.add((source(node) if quoted else source(node)[1:-1],))
+        fields.add((written if quoted else written[1:-1],))
     elif kind == "ansi_c_string":
-        fields.add((source(node)[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape"),))
+        fields.add((written[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape"),))
     elif kind in ("simple_expansion", "expansion"):
         _add_all(_parameter(node, scope, quoted=quoted), fields, quoted=quoted)
     elif kind == "command_substitution":
         _add_all([_command_output(node, scope)], fields, quoted=quoted)
     elif kind in ("arithmetic_expansion", "process_substitution"):
-        fields.add((Unknown(source(node)),))
+        fields.add((Unknown(written.lstrip()),))
     elif kind in ("concatenation", "command_name", "heredoc_body", "translated_string"):
         quoted = quoted or kind == "heredoc_body"
         _expand_between(node, node.start_byte, node.end_byte, node.children, scope, fields, quoted)
-    elif source(node) == "~" or source(node).startswith("~/"):
-        fields.add((Variable("HOME"), source(node)[1:]))
-    elif source(node) or not node.is_missing:
-        fields.add((unescaped(source(node), quoted=quoted),))
+    elif fields.is_empty and (written.startswith("~/") or (written == "~" and not _is_part(node))):
+        fields.add((Variable("HOME"), written[1:]))
+    elif written or not node.is_missing:
+        fields.add((unescaped(written, quoted=quoted),))
 
 
 def _expand_between(
@@ -181,6 +189,10 @@ def _add_all(texts: list[Text], fields: _Fields, *, quoted: bool) -> None:
         (fields.add if quoted else fields.add_split)(text)
 
 
+def _is_part(node: Node) -> bool:
+    return node.parent is not None and node.parent.type == "concatenation"
+
+
 def _is_whole(node: Node) -> bool:
     return re.match(r"\$\{?(\w+\[)?@", source(node)) is not None
 
@@ -194,7 +206,7 @@ _PARAMETER = re.compile(
 
 def _parameter(node: Node, scope: Scope, *, quoted: bool) -> list[Text]:
     """What `${...}` stands for: one text, several for a whole array, none for an empty or missing one."""
-    written = source(node)
+    written = source(node).lstrip()
     found = _PARAMETER.match(written)
     if found is None:
         return [(written,)] if written == "$" else [(Unknown(written),)]
@@ -212,7 +224,7 @@ def _parameter(node: Node, scope: Scope, *, quoted: bool) -> list[Text]:
 
     def rest() -> _Fields:
         inside = _Fields(scope, splits=op is not None and op[-1] == "+" and not quoted)
-        at = node.start_byte + len(found[0].encode())
+        at = node.end_byte - len(written.encode()) + len(found[0].encode())
         children = [child for child in node.children[:-1] if child.start_byte >= at]
         _expand_between(node, at, node.end_byte - 1, children, scope, inside, quoted)
         return inside
@@ -296,7 +308,7 @@ def _braces(word: str) -> list[Text] | None:
 
 def _command_output(node: Node, scope: Scope) -> Text:
     """What a command would print, for the few that need no running."""
-    unknown = (Unknown(source(node)),)
+    unknown = (Unknown(source(node).lstrip()),)
     commands = list(_commands(node))
     words = [[text for word in c.children_by_field_name("name") + c.children_by_field_name("argument") for text in scope.fields(word)] for c in commands]
     match [[literal(line[0]) if line else None, [text for text in line[1:] if text != ("--",)]] for line in words]:
