@@ -102,9 +102,12 @@ def _server_faults(init_args: dict[str, Any]) -> list[Fault]:
             near = difflib.get_close_matches(str(name), known, n=1)
             change = f"did you mean `{near[0]}`?" if near else "leave it out"
             faults.append(Fault("init_args.server_args", fault("an argument of SGLang", name, change)))
-    beside = [name for name in ("mem_fraction_static", "max_running_requests") if init_args.get(name) is not None]
+    beside = [
+        name for name in ("mem_fraction_static", "max_running_requests") if init_args.get(name) is not None
+    ]
     beside += ["tensor_parallel_size"] if init_args.get("tensor_parallel_size", 1) != 1 else []
     if init_args.get("url") is not None and (beside or given):
-        message = f"wanted no arguments of a server beside it, got {', '.join([*beside, *map(str, given)])}; give them to the server"
+        got = ", ".join([*beside, *map(str, given)])
+        message = f"wanted no arguments of a server beside it, got {got}; give them to the server"
         faults.append(Fault("init_args.url", message))
     return faults

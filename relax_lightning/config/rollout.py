@@ -53,7 +53,7 @@ class PromptsConfig:
 
     path: str | None = key(None, "JSON Lines or Parquet file; null: a class_path instead")
     input_key: str = key("prompt", "column of the prompt: text, or a list of role/content messages")
-    label_key: str = key("label", "column of what the reward compares with")
+    label_key: str | None = key("label", "column of what the reward compares with; null: none")
     metadata_key: str | None = key(None, "column of a mapping handed to the reward; null: none")
     apply_chat_template: bool = key(False, "put the prompt through the tokenizer's chat template")
     max_prompt_tokens: int | None = key(

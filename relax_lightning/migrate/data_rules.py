@@ -17,7 +17,6 @@ from relax_lightning.migrate.rules import (
     all_values,
     as_text,
     one_value,
-    scalar,
     text_value,
     text_values,
 )

@@ -31,6 +31,10 @@ def default_settings(flags: Flags) -> Iterator[Setting]:
         sets = [] if "--eval-input-key" in flags else evaluation_sets(flags)
         for place in ("train", *(f"validation.{name}" for name in sets)):
             yield Setting(f"data.rollout.{place}.input_key", "input", "their default without --input-key")
+    if "--prompt-data" in flags and "--label-key" not in flags:
+        sets = [] if "--eval-label-key" in flags else evaluation_sets(flags)
+        for place in ("train", *(f"validation.{name}" for name in sets)):
+            yield Setting(f"data.rollout.{place}.label_key", None, "their default without --label-key")
     if "--resource" in flags and "--colocate" not in flags:
         yield Setting("cluster.colocate", False, "--colocate is missing")
     prompts, samples = (

@@ -146,12 +146,28 @@ def _notes_on_lost_lines(calls: list[Call]) -> Iterator[str]:
     for call in calls:
         if shown(call.words[0]).startswith("-"):
             flags = " ".join(str(flag) for flag in read_flags(call.words)[0]) or shown(call.words[0])
-            yield f"line {call.line} begins with a flag, so that bash takes it for a command: does the line before end in \\? {flags} was left out"
+            why = "bash takes it for a command: is a \\ missing at the end of the line before?"
+            yield f"line {call.line} begins with a flag, and {why} {flags} was left out"
 
 
 _PYTHON = re.compile(r"(^|[/{-])(python[\d.]*|torchrun|accelerate|deepspeed|uv)\}?$|PYTHON\w*\}?$")
 _LAUNCHERS = re.compile(r"torch\.distributed|accelerate\.commands|debugpy|cProfile|pdb|coverage")
-_NO_LAUNCH = ("pkill", "pgrep", "ps", "grep", "kill", "killall", "ls", "cd", "mkdir", "rm", "cp", "mv", "export", "sed")
+_NO_LAUNCH = (
+    "pkill",
+    "pgrep",
+    "ps",
+    "grep",
+    "kill",
+    "killall",
+    "ls",
+    "cd",
+    "mkdir",
+    "rm",
+    "cp",
+    "mv",
+    "export",
+    "sed",
+)
 
 
 def _launch(call: Call) -> _Launch | None:
@@ -187,4 +203,6 @@ def _is_trained(words: list[Text]) -> bool:
 
 
 def _are_own_arguments(word: Text) -> bool:
-    return len(word) == 1 and isinstance(word[0], Unknown) and re.match(r"\$\{?[@*]", word[0].source) is not None
+    return (
+        len(word) == 1 and isinstance(word[0], Unknown) and re.match(r"\$\{?[@*]", word[0].source) is not None
+    )

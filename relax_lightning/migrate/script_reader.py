@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relax_lightning.config.faults import fault
-from relax_lightning.migrate.flag_words import is_flag, read_flags
-from relax_lightning.migrate.shell_text import Text, Unknown, as_source, joined, literal, shown
+from relax_lightning.migrate.flag_words import read_flags
 from relax_lightning.migrate.shell_tests import Verdict, decided, matching
+from relax_lightning.migrate.shell_text import Text, Unknown, as_source, joined, literal, shown
 from relax_lightning.migrate.shell_tree import line_of, parse, source, unread_parts
 from relax_lightning.migrate.shell_words import LIMIT, OWN_ARGUMENTS, Scope
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _STEPS = 20_000
 _DEPTH = 40
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
+_SILENT = ("let", ":", "echo", "printf", "exit", "return", "trap")
 _REMOTE = ("ssh", "srun", "sbatch", "su", "tmux", "screen")
 
 
@@ -115,7 +116,9 @@ class ScriptReader:
     def _run(self, node: Node) -> None:
         self._steps += 1
         if self._steps > _STEPS or self._depth > _DEPTH:
-            raise ValueError(f"line {self._line_of(node)}: wanted a script that is read in {_STEPS} steps, got a longer way; unroll its loops")
+            raise ValueError(
+                f"line {self._line_of(node)}: wanted a script of at most {_STEPS} steps, got more; shorten its loops"
+            )
         handle = getattr(self, f"_run_{node.type}", None)
         self._depth += 1
         if handle is not None:
@@ -182,14 +185,17 @@ class ScriptReader:
         before = dict(self.scope.variables)
         self._run_all(nodes)
         if verdict.defaults and nodes:
-            says = f"line {line or self._line_of(nodes[0])} is read as the default of {', '.join(sorted(verdict.defaults))} says"
+            names = ", ".join(sorted(verdict.defaults))
+            says = f"line {line or self._line_of(nodes[0])} is read as the default of {names} says"
             for name, value in self.scope.variables.items():
                 if before.get(name) != value:
                     self.notes.append(Note(says, name))
 
     def _run_case_statement(self, node: Node) -> None:
         value = node.child_by_field_name("value")
-        verdict, items = matching(value, [c for c in node.named_children if c.type == "case_item"], self.scope)
+        verdict, items = matching(
+            value, [c for c in node.named_children if c.type == "case_item"], self.scope
+        )
         for item, is_chosen in items:
             body = [c for c in item.named_children if c not in item.children_by_field_name("value")]
             if is_chosen and verdict.is_true:
@@ -202,8 +208,14 @@ class ScriptReader:
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         assert variable is not None and body is not None
         values = node.children_by_field_name("value")
-        texts = [text for value in values for text in self.scope.fields(value)] if values else [*self.scope.arguments]
-        if node.children[0].type == "select" or any(isinstance(piece, Unknown) for text in texts for piece in text):
+        texts = (
+            [text for value in values for text in self.scope.fields(value)]
+            if values
+            else [*self.scope.arguments]
+        )
+        if node.children[0].type == "select" or any(
+            isinstance(piece, Unknown) for text in texts for piece in text
+        ):
             self._assign(source(variable), (Unknown(f"${{{source(variable)}}}"),), node)
             with self._branch():
                 self._run(body)
@@ -229,11 +241,25 @@ class ScriptReader:
 
     def _run_redirected_statement(self, node: Node) -> None:
         redirects = node.children_by_field_name("redirect")
-        here = next((c for r in redirects if r.type == "heredoc_redirect" for c in r.named_children if c.type == "heredoc_body"), None)
+        here = next(
+            (
+                c
+                for r in redirects
+                if r.type == "heredoc_redirect"
+                for c in r.named_children
+                if c.type == "heredoc_body"
+            ),
+            None,
+        )
         body = node.child_by_field_name("body")
         files = [c for r in redirects for c in (r, *r.named_children) if c.type == "file_redirect"]
         if body is not None and body.type == "command":
-            more = [c for r in redirects if r.type == "heredoc_redirect" for c in r.children_by_field_name("argument")]
+            more = [
+                c
+                for r in redirects
+                if r.type == "heredoc_redirect"
+                for c in r.children_by_field_name("argument")
+            ]
             self._command(body, here, files, more)
         elif body is not None:
             self._run(body)
@@ -278,10 +304,16 @@ class ScriptReader:
         else:
             self._assign(name, texts, node)
 
-    def _assign(self, name: str, value: Text | list[Text], node: Node, added: list[Text] | None = None) -> None:
-        size = len(value) if isinstance(value, list) else sum(len(p) for p in value if isinstance(p, str)) // 100
+    def _assign(
+        self, name: str, value: Text | list[Text], node: Node, added: list[Text] | None = None
+    ) -> None:
+        size = (
+            len(value) if isinstance(value, list) else sum(len(p) for p in value if isinstance(p, str)) // 100
+        )
         if size > LIMIT:
-            raise ValueError(f"line {self._line_of(node)}: wanted at most {LIMIT} words in {name}, got more; shorten it")
+            raise ValueError(
+                f"line {self._line_of(node)}: wanted at most {LIMIT} words in {name}, got more; shorten it"
+            )
         variables, element = self.scope.variables, re.fullmatch(r"(\w+)\[(\d+)\]", name)
         if element is not None and isinstance(value, tuple):
             name, at = element[1], int(element[2])
@@ -292,7 +324,9 @@ class ScriptReader:
             self._note_condition(name, value, node, added)
         variables[name] = value
 
-    def _note_condition(self, name: str, value: Text | list[Text], node: Node, added: list[Text] | None) -> None:
+    def _note_condition(
+        self, name: str, value: Text | list[Text], node: Node, added: list[Text] | None
+    ) -> None:
         line, outside = self._line_of(node), self._outer[-1].get(name)
         says = f"line {line}, only under a condition, was left out: {name}"
         if isinstance(value, list):
@@ -304,7 +338,9 @@ class ScriptReader:
         else:
             self.conditional.setdefault(name, line)
             if outside is not None and outside != value:
-                self._say_of(name, f"line {line}: {name}={shown(value)}, only under a condition, was left out")
+                self._say_of(
+                    name, f"line {line}: {name}={shown(value)}, only under a condition, was left out"
+                )
 
     def _run_declaration_command(self, node: Node) -> None:
         for child in node.named_children:
@@ -323,15 +359,29 @@ class ScriptReader:
     def _command(self, node: Node, here: Node | None, files: list[Node], more: list[Node]) -> None:
         name = node.child_by_field_name("name")
         own = [child for child in node.named_children if child.type == "variable_assignment"]
-        if name is not None and own and (not source(name) or re.search(r"(?<!\\)\n", _between(node, own[-1], name))):
+        if (
+            name is not None
+            and own
+            and (not source(name) or re.search(r"(?<!\\)\n", _between(node, own[-1], name)))
+        ):
             self._run_all(own)  # assignments of a line of their own, which the parser takes for the command's
             own = []
         scope = self.scope
         before = scope.unset_arrays, scope.looked_up
         scope.unset_arrays, scope.looked_up = [], set()
-        nodes = [*([name] if name is not None and source(name) else []), *node.children_by_field_name("argument")]
+        nodes = [
+            *([name] if name is not None and source(name) else []),
+            *node.children_by_field_name("argument"),
+        ]
         words = [*scope.words(node, nodes), *(text for word in more for text in scope.fields(word))]
-        call = Call(words, self._line_of(name or node), self._is_uncertain, self._branches, scope.unset_arrays, scope.looked_up)
+        call = Call(
+            words,
+            self._line_of(name or node),
+            self._is_uncertain,
+            self._branches,
+            scope.unset_arrays,
+            scope.looked_up,
+        )
         scope.unset_arrays, scope.looked_up = before
         old = dict(scope.variables)
         self._run_all(own)
@@ -353,11 +403,8 @@ class ScriptReader:
             self._source(words[1:2], call.line)
         elif name == "eval":
             self._again(joined(words[1:], " "), call)
-        elif name == "set" and ("--",) in words:
-            self.scope.arguments = words[words.index(("--",)) + 1 :]
-        elif name == "shift":
-            if self.scope.arguments != [(OWN_ARGUMENTS,)]:
-                self.scope.arguments = self.scope.arguments[1:]
+        elif name in ("set", "shift"):
+            self._set_arguments(name, words)
         elif name in ("read", "mapfile", "readarray"):
             self._read_input(words, node, here)
         elif name == "printf" and words[1:2] == [("-v",)]:
@@ -365,20 +412,33 @@ class ScriptReader:
         elif name in ("cat", "tee") and here is not None:
             targets = [self.scope.text(file.child_by_field_name("destination")) for file in files] + words[1:]
             self._files |= {shown(target): self.scope.text(here) for target in targets}
-        elif name not in ("let", ":", "echo", "printf", "exit", "return", "trap"):
-            return self._shell(call, here)
+        else:
+            return name in _SILENT or self._shell(call, here)
         return True
+
+    def _set_arguments(self, name: str, words: list[Text]) -> None:
+        if name == "set" and ("--",) in words:
+            self.scope.arguments = words[words.index(("--",)) + 1 :]
+        elif name == "shift" and self.scope.arguments != [(OWN_ARGUMENTS,)]:
+            self.scope.arguments = self.scope.arguments[1:]
 
     def _shell(self, call: Call, here: Node | None) -> bool:
         """Follow what another shell is given: a text, a here-document, or a script."""
         known = [literal(word) or "" for word in call.words]
         at = next((n for n, word in enumerate(known) if _SHELL.search(word)), None)
         remote = known[0].rpartition("/")[2] in _REMOTE
-        if at is not None and (inline := next((n for n, w in enumerate(known) if n > at and re.fullmatch(r"-\w*c", w)), None)):
+        if at is not None and (
+            inline := next((n for n, w in enumerate(known) if n > at and re.fullmatch(r"-\w*c", w)), None)
+        ):
             self._again(joined(call.words[inline + 1 :], " "), call)
         elif (at is not None or remote) and here is not None:
             self._again(self.scope.text(here), call)
-        elif remote and (text := next((w for w in reversed(call.words) if any(isinstance(p, str) and " " in p.strip() for p in w)), None)):
+        elif remote and (
+            text := next(
+                (w for w in reversed(call.words) if any(isinstance(p, str) and " " in p.strip() for p in w)),
+                None,
+            )
+        ):
             self._again(text, call)
         elif at is not None or known[0] == "sbatch" or known[0].endswith(".sh"):
             return self._script(call, 0 if at is None and known[0].endswith(".sh") else (at or 0) + 1)
@@ -387,7 +447,9 @@ class ScriptReader:
         return True
 
     def _script(self, call: Call, at: int) -> bool:
-        first = next((n for n, word in enumerate(call.words) if n >= at and not shown(word).startswith("-")), None)
+        first = next(
+            (n for n, word in enumerate(call.words) if n >= at and not shown(word).startswith("-")), None
+        )
         if first is None:
             return False
         target = call.words[first]
@@ -433,7 +495,9 @@ class ScriptReader:
                 for name in names:
                     self._assign(name, (Unknown(f"${{{name}}}"),), node)
         elif lines:
-            parts = [part for piece in text for part in (piece.splitlines() if isinstance(piece, str) else [piece])]
+            parts = [
+                part for piece in text for part in (piece.splitlines() if isinstance(piece, str) else [piece])
+            ]
             self._assign(names[-1], [(part,) for part in parts], node)
         elif "a" in options:
             self._assign(names[0], self.scope.split(text), node)
@@ -441,7 +505,9 @@ class ScriptReader:
             fields = self.scope.split(text)
             for number, name in enumerate(names):
                 rest = joined(fields[number:], " ")
-                self._assign(name, rest if name == names[-1] else fields[number] if number < len(fields) else (), node)
+                self._assign(
+                    name, rest if name == names[-1] else fields[number] if number < len(fields) else (), node
+                )
 
     # --- files ------------------------------------------------------------------------------------------------
 
@@ -525,16 +591,29 @@ class ScriptReader:
 
 def _clauses(node: Node) -> Iterator[tuple[list[Node], list[Node], int]]:
     """The tests and the body of `if` and of every `elif`; `else` has no test."""
-    for part in (node, *(child for child in node.named_children if child.type in ("elif_clause", "else_clause"))):
-        inside = [child for child in part.named_children if child.type not in ("elif_clause", "else_clause", "comment")]
+    for part in (
+        node,
+        *(child for child in node.named_children if child.type in ("elif_clause", "else_clause")),
+    ):
+        inside = [
+            child
+            for child in part.named_children
+            if child.type not in ("elif_clause", "else_clause", "comment")
+        ]
         then = next((child.start_byte for child in part.children if child.type == "then"), part.start_byte)
-        yield [c for c in inside if c.start_byte < then], [c for c in inside if c.start_byte >= then], line_of(part)
+        yield (
+            [c for c in inside if c.start_byte < then],
+            [c for c in inside if c.start_byte >= then],
+            line_of(part),
+        )
 
 
 def _may_fail(node: Node) -> bool:
     """Whether `node && next` stands for a condition: a test, or one of several ways."""
     if node.type == "list":
-        return "||" in [child.type for child in node.children] or any(_may_fail(c) for c in node.named_children)
+        return "||" in [child.type for child in node.children] or any(
+            _may_fail(c) for c in node.named_children
+        )
     return node.type in ("test_command", "negated_command") or source(node).startswith("test ")
 
 

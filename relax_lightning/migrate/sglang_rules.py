@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 from relax_lightning.config.engines import SGLANG_DECIDED
 from relax_lightning.migrate.flag_words import Flag
-from relax_lightning.migrate.rules import CannotTranslate, Flags, LeftOut, NotTranslated, Outcome, Setting, as_text, scalar
+from relax_lightning.migrate.rules import (
+    CannotTranslate,
+    Flags,
+    LeftOut,
+    NotTranslated,
+    Outcome,
+    Setting,
+    as_text,
+    scalar,
+)
 from relax_lightning.migrate.shell_text import Text, literal
 
 _ENGINE = "data.rollout.engine.init_args"
@@ -114,7 +123,9 @@ def _parsed(flag: Flag) -> object:
     try:
         return json.loads(known or "")
     except ValueError:
-        raise CannotTranslate("wanted JSON; set it by hand under data.rollout.engine.init_args.server_args") from None
+        raise CannotTranslate(
+            "wanted JSON; set it by hand under data.rollout.engine.init_args.server_args"
+        ) from None
 
 
 def _true_or_false(value: Text) -> object:

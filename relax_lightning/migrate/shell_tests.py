@@ -55,7 +55,8 @@ def matching(value: Node | None, items: list[Node], scope: Scope) -> tuple[Verdi
     if known is None:
         return _UNKNOWN, [(item, False) for item in items]
     chosen = next(
-        (i for i in items if any(fnmatchcase(known, _pattern(p)) for p in i.children_by_field_name("value"))), None
+        (i for i in items if any(fnmatchcase(known, _pattern(p)) for p in i.children_by_field_name("value"))),
+        None,
     )
     verdict = Verdict(True, frozenset(names))
     return verdict, [(item, item == chosen) for item in items if names or item == chosen]
@@ -95,8 +96,12 @@ def _compared(left: Node, operator: str, right: Node, scope: Scope) -> Verdict:
     defaults = frozenset(names | more)
     if operator in ("=", "==", "!="):
         is_pattern = right.type in ("extglob_pattern", "regex")
-        return Verdict((fnmatchcase(one, other) if is_pattern else one == other) == (operator != "!="), defaults)
-    order = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}.get(operator)
+        return Verdict(
+            (fnmatchcase(one, other) if is_pattern else one == other) == (operator != "!="), defaults
+        )
+    order = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}.get(
+        operator
+    )
     if order is None or not (one.lstrip("-").isdigit() and other.lstrip("-").isdigit()):
         return _UNKNOWN
     return Verdict(((int(one) > int(other)) - (int(one) < int(other))) in order, defaults)

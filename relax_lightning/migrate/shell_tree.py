@@ -39,8 +39,16 @@ def unread_parts(root: Node) -> list[Node]:
     parts = list(_faulty(root)) if root.has_error else []
     for node in parts:
         if node.is_missing and node.type in _CLOSING and node.parent is not None:
-            opened = source(node.parent.parent).partition("(")[0] if node.parent.type == "array" and node.parent.parent else None
-            what = "the end of the quote or bracket that begins" if opened is None else f"the closing ) of {opened}("
+            opened = (
+                source(node.parent.parent).partition("(")[0]
+                if node.parent.type == "array" and node.parent.parent
+                else None
+            )
+            what = (
+                "the end of the quote or bracket that begins"
+                if opened is None
+                else f"the closing ) of {opened}("
+            )
             change = "close it" if opened is None else "add it"
             raise ValueError(f"wanted {what} in line {line_of(node.parent)}, got none; {change}")
         if source(node).strip()[:1] in tuple("'\"`"):
@@ -52,7 +60,9 @@ def unread_parts(root: Node) -> list[Node]:
 
 def unescaped(text: str, *, quoted: bool = False) -> str:
     """Literal text without the backslashes that bash takes away; in double quotes only some are."""
-    return re.sub(r'\\([$`"\\\n])' if quoted else r"\\(.|\n)", lambda found: found[1].strip("\n"), text, flags=re.S)
+    return re.sub(
+        r'\\([$`"\\\n])' if quoted else r"\\(.|\n)", lambda found: found[1].strip("\n"), text, flags=re.S
+    )
 
 
 def _faulty(node: Node) -> Iterator[Node]:

@@ -48,7 +48,9 @@ class Scope:
         """The fields of nodes that follow each other, of which several may be one word."""
         texts: list[Text] = []
         while nodes:
-            size = next((n for n in range(1, len(nodes)) if _parted(parent, nodes[n - 1], nodes[n])), len(nodes))
+            size = next(
+                (n for n in range(1, len(nodes)) if _parted(parent, nodes[n - 1], nodes[n])), len(nodes)
+            )
             word, nodes = nodes[:size], nodes[size:]
             if size == 1:
                 texts += self.fields(word[0])
@@ -117,7 +119,11 @@ class _Fields:
         """Lengthen the last field, with a new one at every separator."""
         separators = self._scope.separators if self._splits else ""
         for piece in text:
-            parts = re.split(f"[{re.escape(separators)}]+", piece) if separators and isinstance(piece, str) else [piece]
+            parts = (
+                re.split(f"[{re.escape(separators)}]+", piece)
+                if separators and isinstance(piece, str)
+                else [piece]
+            )
             for number, part in enumerate(parts):
                 if number:
                     self.end()
@@ -133,7 +139,9 @@ class _Fields:
 def _expand(node: Node, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
     kind, written = node.type, source(node)
     if quoted and written[:1].isspace() and node.children and node.children[0].type[0] in "$`":
-        fields.add((written[: -len(written.lstrip())],))  # a blank before `$` belongs to the node of what follows
+        fields.add(
+            (written[: -len(written.lstrip())],)
+        )  # a blank before `$` belongs to the node of what follows
     if kind == "string":
         inside = node.children[1:-1]
         # An array without elements gives no field; every other quote gives one, were it empty.
@@ -141,23 +149,28 @@ def _expand(node: Node, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
             fields.add(())
         # A blank before the closing quote belongs to the quote's node.
         _expand_between(node, node.start_byte + 1, node.end_byte - 1, inside, scope, fields, True)
-    elif kind == "raw_string":
-        fields.add((written if quoted else written[1:-1],))
-    elif kind == "ansi_c_string":
-        fields.add((written[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape"),))
     elif kind in ("simple_expansion", "expansion"):
         _add_all(_parameter(node, scope, quoted=quoted), fields, quoted=quoted)
     elif kind == "command_substitution":
         _add_all([_command_output(node, scope)], fields, quoted=quoted)
-    elif kind in ("arithmetic_expansion", "process_substitution"):
-        fields.add((Unknown(written.lstrip()),))
     elif kind in ("concatenation", "command_name", "heredoc_body", "translated_string"):
         quoted = quoted or kind == "heredoc_body"
         _expand_between(node, node.start_byte, node.end_byte, node.children, scope, fields, quoted)
-    elif fields.is_empty and (written.startswith("~/") or (written == "~" and not _is_part(node))):
-        fields.add((Variable("HOME"), written[1:]))
-    elif written or not node.is_missing:
-        fields.add((unescaped(written, quoted=quoted),))
+    else:
+        fields.add(_plain(node, written, quoted=quoted, begins=fields.is_empty))
+
+
+def _plain(node: Node, written: str, *, quoted: bool, begins: bool) -> Text:
+    """The text of a node without words of its own."""
+    if node.type in ("arithmetic_expansion", "process_substitution"):
+        return (Unknown(written.lstrip()),)
+    if node.type == "raw_string":
+        return (written if quoted else written[1:-1],)
+    if node.type == "ansi_c_string":
+        return (written[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape"),)
+    if begins and (written.startswith("~/") or (written == "~" and not _is_part(node))):
+        return (Variable("HOME"), written[1:])
+    return (unescaped(written, quoted=quoted),)
 
 
 def _expand_between(
@@ -240,7 +253,13 @@ def _parameter(node: Node, scope: Scope, *, quoted: bool) -> list[Text]:
 
 
 def _operated(
-    op: str, name: str, texts: list[Text] | None, is_whole: bool, rest: Callable[[], _Fields], scope: Scope, written: str
+    op: str,
+    name: str,
+    texts: list[Text] | None,
+    is_whole: bool,
+    rest: Callable[[], _Fields],
+    scope: Scope,
+    written: str,
 ) -> list[Text] | None:
     kind = op[-1]
     if kind == "?":
@@ -266,7 +285,12 @@ def _operated(
     if kind in "%#" and pattern is not None:
         done = [cut(text, op, pattern) for text in texts]
         return [(Unknown(written),) if text is None else text for text in done]
-    if op == ":" and is_whole and pattern is not None and (part := re.fullmatch(r"(\d+)(?::(\d+))?", pattern)):
+    if (
+        op == ":"
+        and is_whole
+        and pattern is not None
+        and (part := re.fullmatch(r"(\d+)(?::(\d+))?", pattern))
+    ):
         first = max(0, int(part[1]) - (name == "@" or name == "*"))
         return texts[first : None if part[2] is None else first + int(part[2])]
     return [(Unknown(written),)]
@@ -299,10 +323,14 @@ def _looked_up(name: str, index: str | None, scope: Scope) -> list[Text] | None:
 
 def _braces(word: str) -> list[Text] | None:
     """The fields of `a{b,c}d` and `{1..3}`; None of any other word."""
-    found = re.fullmatch(r"([^{}'\"$`\\]*)\{([^{}'\"$`\\\s]*,[^{}'\"$`\\\s]*|(\d{1,4})\.\.(\d{1,4}))\}([^{}'\"$`\\]*)", word)
+    found = re.fullmatch(
+        r"([^{}'\"$`\\]*)\{([^{}'\"$`\\\s]*,[^{}'\"$`\\\s]*|(\d{1,4})\.\.(\d{1,4}))\}([^{}'\"$`\\]*)", word
+    )
     if found is None:
         return None
-    inside = found[2].split(",") if found[3] is None else list(map(str, range(int(found[3]), int(found[4]) + 1)))
+    inside = (
+        found[2].split(",") if found[3] is None else list(map(str, range(int(found[3]), int(found[4]) + 1)))
+    )
     return [(found[1] + part + found[5],) for part in inside]
 
 
@@ -310,8 +338,17 @@ def _command_output(node: Node, scope: Scope) -> Text:
     """What a command would print, for the few that need no running."""
     unknown = (Unknown(source(node).lstrip()),)
     commands = list(_commands(node))
-    words = [[text for word in c.children_by_field_name("name") + c.children_by_field_name("argument") for text in scope.fields(word)] for c in commands]
-    match [[literal(line[0]) if line else None, [text for text in line[1:] if text != ("--",)]] for line in words]:
+    words = [
+        [
+            text
+            for word in c.children_by_field_name("name") + c.children_by_field_name("argument")
+            for text in scope.fields(word)
+        ]
+        for c in commands
+    ]
+    match [
+        [literal(line[0]) if line else None, [text for text in line[1:] if text != ("--",)]] for line in words
+    ]:
         case [["seq", numbers]] if len(numbers) in (1, 2, 3):
             return _sequence([literal(number) or "" for number in numbers]) or unknown
         case [["echo", texts]] if source(node.children[1]).startswith("echo"):
@@ -324,8 +361,10 @@ def _command_output(node: Node, scope: Scope) -> Text:
             return cut(cut(path, "##", "*/") or path, "%", literal(suffix) or "") or unknown
         case [["realpath" | "readlink", [*_, path]]] | [["cd", [path]], ["pwd", _]]:
             known = literal(path)
-            return path if known is None and ".." not in "".join(p for p in path if isinstance(p, str)) else (
-                unknown if known is None else (os.path.normpath(Path.cwd() / known),)
+            return (
+                path
+                if known is None and ".." not in "".join(p for p in path if isinstance(p, str))
+                else (unknown if known is None else (os.path.normpath(Path.cwd() / known),))
             )
         case [["cat", []]] if (body := _here_document(node)) is not None:
             return cut(scope.text(body), "%", "\n") or scope.text(body)
@@ -345,7 +384,10 @@ def _here_document(node: Node) -> Node | None:
     for child in node.named_children:
         if child.type == "heredoc_body":
             return child
-        if child.type in ("redirected_statement", "heredoc_redirect") and (body := _here_document(child)) is not None:
+        if (
+            child.type in ("redirected_statement", "heredoc_redirect")
+            and (body := _here_document(child)) is not None
+        ):
             return body
     return None
 
@@ -353,8 +395,10 @@ def _here_document(node: Node) -> Node | None:
 def _sequence(numbers: list[str]) -> Text | None:
     if not all(re.fullmatch(r"-?\d{1,9}", number) for number in numbers):
         return None
-    first, step, last = {1: (1, 1), 2: (int(numbers[0]), 1), 3: (int(numbers[0]), int(numbers[min(1, len(numbers) - 1)]))}[
-        len(numbers)
-    ] + (int(numbers[-1]),)
+    first, step, last = {
+        1: (1, 1),
+        2: (int(numbers[0]), 1),
+        3: (int(numbers[0]), int(numbers[min(1, len(numbers) - 1)])),
+    }[len(numbers)] + (int(numbers[-1]),)
     counted = range(first, last + (1 if step > 0 else -1), step or 1)
     return ("\n".join(map(str, counted)),) if len(counted) <= LIMIT else None

@@ -59,7 +59,6 @@ def test_commands_of_a_script(write_script):
     reader.read(reader.scope.file)
     reader.read_functions()
     assert [(c.line, list(map(shown, c.words))) for c in reader.calls if not c.uncertain] == [
-        (3, ["set", "-ex"]),
         (3, ["pkill", "-9", "python"]),
         (4, ["python3", "train.py", "--a", "--b"]),
         (5, ["tee", "log.txt"]),
