@@ -318,8 +318,8 @@ _PREFIXES: dict[str, Rule] = {
     "--enable-mtp-": not_translated("heads for several tokens ahead are not trained"),
     "--opd-": not_translated("there is no distillation"),
     "--genrm-": not_translated("write the reward model as a class, data.rollout.reward.class_path"),
-    "--agent": not_translated("rollouts of several turns are not supported"),
-    "--use-agentic-": not_translated("rollouts of several turns are not supported"),
+    "--agent": not_translated("write the turns as a rollout function: docs/rollout_functions.md"),
+    "--use-agentic-": not_translated("write the turns as a rollout function: docs/rollout_functions.md"),
 }
 
 

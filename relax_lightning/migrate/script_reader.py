@@ -72,6 +72,8 @@ class ScriptReader:
     _depth: int = 0
     _in_function: int = 0
     _steps: int = 0
+    _inherited: frozenset[str] = frozenset()
+    """Variables that were looked up for the text that is read once more."""
     _line: int | None = None
     """The line to name for a text that is read once more, as in `bash -c`."""
 
@@ -368,7 +370,7 @@ class ScriptReader:
             own = []
         scope = self.scope
         before = scope.unset_arrays, scope.looked_up
-        scope.unset_arrays, scope.looked_up = [], set()
+        scope.unset_arrays, scope.looked_up = [], set(self._inherited)
         nodes = [
             *([name] if name is not None and source(name) else []),
             *node.children_by_field_name("argument"),
@@ -411,10 +413,19 @@ class ScriptReader:
             self._assign(shown(words[2]) if len(words) > 2 else "_", (Unknown(source(node)),), node)
         elif name in ("cat", "tee") and here is not None:
             targets = [self.scope.text(file.child_by_field_name("destination")) for file in files] + words[1:]
-            self._files |= {shown(target): self.scope.text(here) for target in targets}
+            for target in targets:
+                self._files[shown(target)] = self._here_text(
+                    here, self.uses.setdefault(f"<{shown(target)}", set())
+                )
         else:
             return name in _SILENT or self._shell(call, here)
         return True
+
+    def _here_text(self, here: Node, looked_up: set[str]) -> Text:
+        before, self.scope.looked_up = self.scope.looked_up, looked_up
+        text = self.scope.text(here)
+        self.scope.looked_up = before
+        return text
 
     def _set_arguments(self, name: str, words: list[Text]) -> None:
         if name == "set" and ("--",) in words:
@@ -432,7 +443,7 @@ class ScriptReader:
         ):
             self._again(joined(call.words[inline + 1 :], " "), call)
         elif (at is not None or remote) and here is not None:
-            self._again(self.scope.text(here), call)
+            self._again(self._here_text(here, call.looked_up), call)
         elif remote and (
             text := next(
                 (w for w in reversed(call.words) if any(isinstance(p, str) and " " in p.strip() for p in w)),
@@ -454,6 +465,7 @@ class ScriptReader:
             return False
         target = call.words[first]
         if (text := self._files.get(shown(target))) is not None:
+            call.looked_up.add(f"<{shown(target)}")
             with self._inner(call.words[first + 1 :]):
                 self._again(text, call)
             return True
@@ -466,12 +478,13 @@ class ScriptReader:
         return True
 
     def _again(self, text: Text, call: Call) -> None:
-        before, self._line = self._line, call.line
+        before = self._line, self._inherited
+        self._line, self._inherited = call.line, frozenset(call.looked_up)
         try:
             self._read_text(as_source(text))
         except ValueError as error:
             self.notes.append(Note(f"line {call.line}: {shown(text)[:200]}: {error}; its flags are unknown"))
-        self._line = before
+        self._line, self._inherited = before
 
     def _call(self, name: str, arguments: list[Text]) -> None:
         self._called.add(name)
