@@ -79,14 +79,16 @@ def engine_faults(class_path: str, init_args: dict[str, Any]) -> list[Fault]:
     return faults
 
 
-@cache
 def server_argument_names() -> frozenset[str] | None:
     """The arguments of the installed SGLang, read without importing it; None where there is none."""
     package = importlib.util.find_spec("sglang")
     folders = None if package is None else package.submodule_search_locations
     path = Path(folders[0]) / "srt" / "server_args.py" if folders else None
-    if path is None or not path.is_file():
-        return None
+    return None if path is None or not path.is_file() else _names_in(path)
+
+
+@cache
+def _names_in(path: Path) -> frozenset[str] | None:
     fields = path.read_text(encoding="utf-8").partition("\nclass ServerArgs")[2].partition("\n    def ")[0]
     return frozenset(re.findall(r"^    (\w+): ", fields, re.M)) or None
 

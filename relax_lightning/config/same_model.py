@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,8 @@ def same_model_problems(config: Config, resume: str | None) -> Iterator[Problem]
         starts = {"actor": model.actor.warm_start, "critic": model.critic.warm_start}
         for role, path in starts.items():
             if path is not None:
-                yield from _refused(
-                    f"model.{role}.warm_start",
-                    lambda: check_same_trunk(model, role_folder(path, role)),  # noqa: B023
-                )
+                check = partial(check_same_trunk, model, role_folder(path, role))
+                yield from _refused(f"model.{role}.warm_start", check)
     algorithm, reference = model.algorithm, model.reference
     directory = None if reference is None else reference.hf_checkpoint
     if directory is not None and not (Path(directory) / "config.json").is_file():
