@@ -97,7 +97,7 @@ class ScriptReader:
         """Follow the functions that nothing calls, as if something might."""
         for name in [name for name in self._functions if name not in self._called]:
             with self._branch():
-                self._call(name, [(OWN_ARGUMENTS,)])
+                self._call(name, [(OWN_ARGUMENTS,)], set())
 
     def used(self, names: set[str]) -> set[str]:
         """These variables, and all that they are made of."""
@@ -210,11 +210,13 @@ class ScriptReader:
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         assert variable is not None and body is not None
         values = node.children_by_field_name("value")
+        before, self.scope.looked_up = self.scope.looked_up, self.uses.setdefault(source(variable), set())
         texts = (
             [text for value in values for text in self.scope.fields(value)]
             if values
             else [*self.scope.arguments]
         )
+        self.scope.looked_up = before
         if node.children[0].type == "select" or any(
             isinstance(piece, Unknown) for text in texts for piece in text
         ):
@@ -400,13 +402,13 @@ class ScriptReader:
         """Follow a command that is no program of its own; whether it was one."""
         words, name = call.words, literal(call.words[0])
         if name in self._functions:
-            self._call(name, words[1:])
+            self._call(name, words[1:], call.looked_up)
         elif name in ("source", "."):
             self._source(words[1:2], call.line)
         elif name == "eval":
             self._again(joined(words[1:], " "), call)
         elif name in ("set", "shift"):
-            self._set_arguments(name, words)
+            self._set_arguments(name, call)
         elif name in ("read", "mapfile", "readarray"):
             self._read_input(words, node, here)
         elif name == "printf" and words[1:2] == [("-v",)]:
@@ -427,9 +429,10 @@ class ScriptReader:
         self.scope.looked_up = before
         return text
 
-    def _set_arguments(self, name: str, words: list[Text]) -> None:
-        if name == "set" and ("--",) in words:
-            self.scope.arguments = words[words.index(("--",)) + 1 :]
+    def _set_arguments(self, name: str, call: Call) -> None:
+        if name == "set" and ("--",) in call.words:
+            self.scope.arguments = call.words[call.words.index(("--",)) + 1 :]
+            self._inherited |= call.looked_up
         elif name == "shift" and self.scope.arguments != [(OWN_ARGUMENTS,)]:
             self.scope.arguments = self.scope.arguments[1:]
 
@@ -473,8 +476,10 @@ class ScriptReader:
         if path is None or path in self._sourced:
             return False
         self._sourced.add(path)
+        inherited, self._inherited = self._inherited, self._inherited | call.looked_up
         with self._inner(call.words[first + 1 :]):
             self._read_file(path, target, call.line)
+        self._inherited = inherited
         return True
 
     def _again(self, text: Text, call: Call) -> None:
@@ -486,22 +491,26 @@ class ScriptReader:
             self.notes.append(Note(f"line {call.line}: {shown(text)[:200]}: {error}; its flags are unknown"))
         self._line, self._inherited = before
 
-    def _call(self, name: str, arguments: list[Text]) -> None:
+    def _call(self, name: str, arguments: list[Text], looked_up: set[str]) -> None:
         self._called.add(name)
         before, self.scope.arguments = self.scope.arguments, arguments
+        inherited, self._inherited = self._inherited, self._inherited | looked_up
         self._in_function += 1
         self._run(self._functions[name])
         self._in_function -= 1
-        self.scope.arguments = before
+        self.scope.arguments, self._inherited = before, inherited
 
     def _read_input(self, words: list[Text], node: Node, here: Node | None) -> None:
         given = next((c for c in node.named_children if c.type == "herestring_redirect"), None)
         known = [literal(word) or "" for word in words[1:]]
         options = "".join(word[1:] for word in known if word.startswith("-"))
         names = [word for word in known if word.isidentifier()]
-        text = None if given is None else self.scope.text(given.named_children[-1])
+        used = set[str]()
+        text = None if given is None else self._here_text(given.named_children[-1], used)
         if here is not None and "d" not in options:
-            text = self.scope.text(here)
+            text = self._here_text(here, used)
+        for name in names:
+            self.uses.setdefault(name, set()).update(used)
         lines = literal(words[0]) != "read"
         if text is None or "d" in options or not names:
             if here is None:

@@ -264,6 +264,24 @@ def test_only_the_arrays_of_the_launch_are_read(write_script):
     assert script.unused == [("--lr 9e-9", "B")]
 
 
+@pytest.mark.parametrize(
+    "launch",
+    [
+        'run() { "$@"; }\nrun python train.py "${A[@]}"',
+        'set -- "${A[@]}"\npython train.py "$@"',
+        'for x in "${A[@]}"; do B+=("$x"); done\npython train.py "${B[@]}"',
+        'read -r -a B <<< "${A[*]}"\npython train.py "${B[@]}"',
+        'bash -c "python train.py ${A[*]}"',
+        "cat <<EOF > job.sh\npython train.py ${A[*]}\nEOF\nsbatch job.sh",
+    ],
+)
+def test_what_reaches_the_launch_by_another_way_is_used(write_script, launch):
+    script = read_launch_script(write_script(f"A=(--lr 1)\nif [ $1 ]; then A+=(--gamma 0.9); fi\n{launch}\n"))
+    assert [str(flag) for flag in script.flags] == ["--lr 1"]
+    assert "line 2, only under a condition, was left out: A --gamma 0.9" in script.notes
+    assert "A" not in [name for _, name in script.unused]
+
+
 @pytest.mark.parametrize("end", ["", " \\ ", " \\\n  # --own 1 \\"])
 def test_a_line_that_lost_its_backslash_is_said(write_script, end):
     script = read_launch_script(write_script(f"python train.py --lr 1{end}\n  --gamma 0.9 \\\n  --own 2\n"))
