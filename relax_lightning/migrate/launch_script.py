@@ -10,7 +10,8 @@ from pathlib import Path
 from relax_lightning.config.faults import fault
 from relax_lightning.migrate.flag_words import Flag, is_flag, read_flags
 from relax_lightning.migrate.flags import rule_of
-from relax_lightning.migrate.script_reader import Call, ScriptReader
+from relax_lightning.migrate.script_reader import ScriptReader
+from relax_lightning.migrate.script_state import Call
 from relax_lightning.migrate.shell_text import Text, Unknown, Variable, shown, variable_names
 from relax_lightning.migrate.shell_words import Scope
 

@@ -67,6 +67,19 @@ def cut(text: Text, op: str, pattern: str) -> Text | None:
     return (piece[size:], *(() if from_far else text[1:]))
 
 
+def braces(word: str) -> list[Text] | None:
+    """The fields of `a{b,c}d` and `{1..3}`; None of any other word."""
+    found = re.fullmatch(
+        r"([^{}'\"$`\\]*)\{([^{}'\"$`\\\s]*,[^{}'\"$`\\\s]*|(\d{1,4})\.\.(\d{1,4}))\}([^{}'\"$`\\]*)", word
+    )
+    if found is None:
+        return None
+    inside = (
+        found[2].split(",") if found[3] is None else list(map(str, range(int(found[3]), int(found[4]) + 1)))
+    )
+    return [(found[1] + part + found[5],) for part in inside]
+
+
 def default_of(text: Text) -> tuple[str | None, set[str]]:
     """The text where every variable has its default, with the names of these; None where one has none."""
     known, names = "", set[str]()

@@ -65,6 +65,40 @@ def unescaped(text: str, *, quoted: bool = False) -> str:
     )
 
 
+def clauses(node: Node) -> Iterator[tuple[list[Node], list[Node], int]]:
+    """The tests and the body of `if` and of every `elif`; `else` has no test."""
+    for part in (
+        node,
+        *(child for child in node.named_children if child.type in ("elif_clause", "else_clause")),
+    ):
+        inside = [
+            child
+            for child in part.named_children
+            if child.type not in ("elif_clause", "else_clause", "comment")
+        ]
+        then = next((child.start_byte for child in part.children if child.type == "then"), part.start_byte)
+        yield (
+            [c for c in inside if c.start_byte < then],
+            [c for c in inside if c.start_byte >= then],
+            line_of(part),
+        )
+
+
+def may_fail(node: Node) -> bool:
+    """Whether `node && next` stands for a condition: a test, or one of several ways."""
+    if node.type == "list":
+        return "||" in [child.type for child in node.children] or any(
+            may_fail(c) for c in node.named_children
+        )
+    return node.type in ("test_command", "negated_command") or source(node).startswith("test ")
+
+
+def between(parent: Node, first: Node, second: Node) -> str:
+    """What stands between two nodes inside of `parent`."""
+    text = parent.text or b""
+    return text[first.end_byte - parent.start_byte : second.start_byte - parent.start_byte].decode()
+
+
 def _faulty(node: Node) -> Iterator[Node]:
     if node.is_error or node.is_missing:
         yield node

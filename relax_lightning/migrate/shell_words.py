@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relax_lightning.migrate.shell_text import Text, Unknown, Variable, cut, joined, literal
+from relax_lightning.migrate.shell_text import Text, Unknown, Variable, braces, cut, joined, literal
 from relax_lightning.migrate.shell_tree import source, unescaped
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Scope:
 
     def fields(self, node: Node) -> list[Text]:
         """The fields of a word, which are more than one, or none, where an array or an unquoted text is in it."""
-        if (several := _braces(source(node))) is not None:
+        if (several := braces(source(node))) is not None:
             return several
         found = _Fields(self)
         _expand(node, self, found, quoted=False)
@@ -319,19 +319,6 @@ def _looked_up(name: str, index: str | None, scope: Scope) -> list[Text] | None:
     if index in ("@", "*"):
         return value
     return value[int(index or 0) : int(index or 0) + 1] or None
-
-
-def _braces(word: str) -> list[Text] | None:
-    """The fields of `a{b,c}d` and `{1..3}`; None of any other word."""
-    found = re.fullmatch(
-        r"([^{}'\"$`\\]*)\{([^{}'\"$`\\\s]*,[^{}'\"$`\\\s]*|(\d{1,4})\.\.(\d{1,4}))\}([^{}'\"$`\\]*)", word
-    )
-    if found is None:
-        return None
-    inside = (
-        found[2].split(",") if found[3] is None else list(map(str, range(int(found[3]), int(found[4]) + 1)))
-    )
-    return [(found[1] + part + found[5],) for part in inside]
 
 
 def _command_output(node: Node, scope: Scope) -> Text:
