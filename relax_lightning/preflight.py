@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, callbacks
 
-from relax_lightning.config import Config, ModelConfig
-from relax_lightning.config.architecture import read_architecture
+from relax_lightning.config import Config
 from relax_lightning.config.checkpoints import (
     RELEASE,
     TRACKER,
     free_folder,
     iteration_of,
-    read_manifest,
-    role_folder,
 )
+from relax_lightning.config.same_model import check_reference, check_same_model, check_same_trunk
 from relax_lightning.import_path import import_object
-from relax_lightning.megatron.build import architecture_of
+
+__all__ = [
+    "check_callbacks",
+    "check_reference",
+    "check_same_model",
+    "check_same_trunk",
+    "is_first_rank",
+    "put_aside_earlier_checkpoints",
+]
 
 
 def check_callbacks(entries: list[dict[str, Any]]) -> None:
@@ -42,63 +47,6 @@ def check_callbacks(entries: list[dict[str, Any]]) -> None:
             raise ValueError(
                 f"trainer.callbacks.{number}.init_args: {path} does not take them: {error}"
             ) from error
-
-
-def check_same_model(config: ModelConfig, manifest: dict[str, Any], folder: str) -> None:
-    """Refuse to resume with another model than the checkpoint's.
-
-    Raises:
-        ValueError: Names every key that differs, with both values.
-    """
-    saved = manifest.get("model")
-    if saved is None:
-        raise ValueError(f"{folder}: its manifest describes no model; use another checkpoint")
-    ours, theirs = asdict(architecture_of(config)), saved["architecture"]
-    ours["optimizer.distributed"] = config.actor.optimizer.distributed
-    theirs = {**theirs, "optimizer.distributed": saved.get("distributed_optimizer", True)}
-    _refuse_different(ours, theirs, folder)
-
-
-def check_same_trunk(config: ModelConfig, folder: Path) -> None:
-    """Refuse weights of another architecture than the actor's.
-
-    Args:
-        config: Of this run.
-        folder: A role's part of a checkpoint; nothing is known of one without a manifest beside it.
-
-    Raises:
-        ValueError: Names every key that differs, with both values.
-    """
-    saved = (read_manifest(folder.parent) or {}).get("model")
-    if saved is not None:
-        _refuse_different(asdict(architecture_of(config)), saved["architecture"], str(folder))
-
-
-def check_reference(config: ModelConfig) -> None:
-    """Refuse a reference of another architecture than the actor's.
-
-    Raises:
-        ValueError: Names every key that differs, with both values.
-    """
-    reference, actor = config.reference, config.actor
-    if reference is None:
-        return
-    if reference.load is not None:
-        check_same_trunk(config, role_folder(reference.load, "actor"))
-    elif reference.hf_checkpoint not in (None, actor.hf_checkpoint):
-        theirs = asdict(read_architecture(reference.hf_checkpoint))
-        _refuse_different(asdict(architecture_of(config)), theirs, reference.hf_checkpoint)
-
-
-def _refuse_different(ours: dict[str, Any], theirs: dict[str, Any], folder: str) -> None:
-    different = [
-        f"{key} {theirs.get(key)!r}, now {ours[key]!r}" for key in ours if theirs.get(key) != ours[key]
-    ]
-    if different:
-        raise ValueError(
-            f"{folder} holds another model than model.actor describes: {'; '.join(different)}; "
-            "correct the configuration or start fresh"
-        )
 
 
 def is_first_rank() -> bool:

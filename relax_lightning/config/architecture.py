@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.config.model import ArchitectureConfig
+from relax_lightning.config.model import ArchitectureConfig, ModelConfig
 
 _REQUIRED = (
     "num_hidden_layers",
@@ -51,7 +51,7 @@ def read_architecture(directory: str | Path) -> ArchitectureConfig:
         )
     if missing := [key for key in _REQUIRED if key not in c]:
         raise ValueError(f"{path}: wanted {', '.join(missing)}, got none; give a complete config.json")
-    _refuse_variants(path, c)
+    refuse_variants(path, c)
     heads = c["num_attention_heads"]
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     return ArchitectureConfig(
@@ -72,6 +72,22 @@ def read_architecture(directory: str | Path) -> ArchitectureConfig:
     )
 
 
+def architecture_of(config: ModelConfig) -> ArchitectureConfig:
+    """The trunk that `model.actor` describes.
+
+    Raises:
+        ValueError: It names neither a readable Hugging Face directory nor an architecture.
+    """
+    actor = config.actor
+    if actor.architecture is not None:
+        return complete(actor.architecture)
+    if actor.hf_checkpoint is None:
+        raise ValueError(
+            "model.actor: wanted hf_checkpoint or architecture, got neither; give one of the two"
+        )
+    return read_architecture(actor.hf_checkpoint)
+
+
 def complete(a: ArchitectureConfig) -> ArchitectureConfig:
     """The architecture with every "null follows" filled in."""
     return replace(
@@ -86,7 +102,12 @@ def _rope_kind(rope: dict[str, Any]) -> str:
     return rope.get("rope_type") or rope.get("type") or "default"
 
 
-def _refuse_variants(path: Path, c: dict[str, Any]) -> None:
+def refuse_variants(path: Path, c: dict[str, Any]) -> None:
+    """Refuse a `config.json`, of a family that is known, with an option that the models here do not have.
+
+    Raises:
+        ValueError: Names the option.
+    """
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     kind = _rope_kind(rope)
     megatron_llama3 = {

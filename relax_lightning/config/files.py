@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from relax_lightning.config.architecture import MODEL_CLASSES, described_model
+from relax_lightning.config.architecture import (
+    MODEL_CLASSES,
+    described_model,
+    read_architecture,
+    refuse_variants,
+)
 from relax_lightning.config.bridge import missing_packages
 from relax_lightning.config.checkpoints import (
     MANIFEST,
@@ -307,6 +313,19 @@ def _model_type_problems(key: str, path: Path, bridge: str) -> Iterator[Problem]
         change = "install them where Transformer Engine runs, or use a dense Llama, Qwen2 or Qwen3"
         message = f"wanted {', '.join(missing)} to load model_type {model_type}, got none of them; {change}"
         yield Problem(key, message, involves=("model.bridge",))
+    elif is_builtin:
+        yield from _architecture_problems(key, path, described)
+
+
+def _architecture_problems(key: str, path: Path, described: dict[str, Any]) -> Iterator[Problem]:
+    try:
+        # Without weights beside it, a config.json is a sketch: what is missing from it is not known to be wrong.
+        if any(path.parent.glob("*.safetensors")):
+            read_architecture(path.parent)
+        else:
+            refuse_variants(path, described)
+    except (ValueError, TypeError, AttributeError) as error:
+        yield Problem(key, str(error))
 
 
 def _line_problems(key: str, path: Path, input_key: str, least: int | None) -> Iterator[Problem]:

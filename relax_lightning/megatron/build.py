@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from relax_lightning.config import ArchitectureConfig, ModelConfig
-from relax_lightning.config.architecture import complete, read_architecture
+from relax_lightning.config import ModelConfig
+from relax_lightning.config.architecture import architecture_of
 from relax_lightning.megatron.role import Actor, Critic
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -20,22 +20,6 @@ def model_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return _DTYPES[name]
-
-
-def architecture_of(config: ModelConfig) -> ArchitectureConfig:
-    """The trunk that `model.actor` describes.
-
-    Raises:
-        ValueError: It names neither a readable Hugging Face directory nor an architecture.
-    """
-    actor = config.actor
-    if actor.architecture is not None:
-        return complete(actor.architecture)
-    if actor.hf_checkpoint is None:
-        raise ValueError(
-            "model.actor: wanted hf_checkpoint or architecture, got neither; give one of the two"
-        )
-    return read_architecture(actor.hf_checkpoint)
 
 
 def build_actor(config: ModelConfig, device: torch.device, num_steps: int) -> Actor:

@@ -32,12 +32,12 @@ def critic_save(flag: Flag, flags: Flags) -> Iterator[Outcome]:
 def load(flag: Flag, flags: Flags) -> Iterator[Outcome]:
     """What both roles resume from; a root that is also saved to is what `--ckpt_path auto` means."""
     root = _folder(text_value(flag))
-    if root in _roots(flags, "--save"):
+    if root in _roots(flags, "--hf-checkpoint", "--ref-load"):
+        yield LeftOut("the model itself: both roles start from hf_checkpoint")
+    elif root in _roots(flags, "--save"):
         yield LeftOut(
             "the same as --save: start `fit` with --ckpt_path auto, which resumes where there is something"
         )
-    elif root in _roots(flags, "--hf-checkpoint", "--ref-load"):
-        yield LeftOut("the model itself: both roles start from hf_checkpoint")
     else:
         yield Setting("model.actor.load", root)
 
@@ -45,10 +45,10 @@ def load(flag: Flag, flags: Flags) -> Iterator[Outcome]:
 def critic_load(flag: Flag, flags: Flags) -> Iterator[Outcome]:
     """The same for the critic."""
     root = _folder(text_value(flag))
-    if root in _roots(flags, "--critic-save"):
-        yield LeftOut("the same as --critic-save: --ckpt_path auto resumes both roles")
-    elif root in _roots(flags, "--hf-checkpoint", "--ref-load"):
+    if root in _roots(flags, "--hf-checkpoint", "--ref-load"):
         yield LeftOut("the model itself: both roles start from hf_checkpoint")
+    elif root in _roots(flags, "--critic-save"):
+        yield LeftOut("the same as --critic-save: --ckpt_path auto resumes both roles")
     else:
         yield Setting("model.critic.load", root)
 

@@ -17,14 +17,12 @@ from relax_lightning.migrate.rules import (
     all_values,
     as_text,
     one_value,
-    scalar,
     text_value,
     text_values,
 )
 from relax_lightning.migrate.shell_text import Text, literal
 
 _TRAIN, _VALIDATION = "data.rollout.train", "data.rollout.validation"
-_ENGINE = "data.rollout.engine.init_args"
 
 SAMPLING: dict[str, tuple[str, str, Reader]] = {
     "temperature": ("--eval-temperature", "--rollout-temperature", one_value),
@@ -108,20 +106,3 @@ def context_length(flag: Flag, flags: Flags) -> Iterator[Outcome]:
         yield NotTranslated(
             "no limit on both together: lower max_prompt_tokens and max_new_tokens to fit into it"
         )
-
-
-def sglang(flag: Flag, flags: Flags) -> Iterator[Outcome]:
-    """Any argument of SGLang's own."""
-    name = flag.name.removeprefix("--sglang-").replace("-", "_")
-    yield Setting(f"{_ENGINE}.{name}", _sglang_value(flag))
-
-
-def _sglang_value(flag: Flag) -> object:
-    if not flag.values:
-        return True
-    values = [_true_or_false(value) for value in flag.values]
-    return values[0] if len(values) == 1 else values
-
-
-def _true_or_false(value: Text) -> object:
-    return {"true": True, "false": False}.get((literal(value) or "").lower(), scalar(value))

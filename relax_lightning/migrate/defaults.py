@@ -31,6 +31,10 @@ def default_settings(flags: Flags) -> Iterator[Setting]:
         sets = [] if "--eval-input-key" in flags else evaluation_sets(flags)
         for place in ("train", *(f"validation.{name}" for name in sets)):
             yield Setting(f"data.rollout.{place}.input_key", "input", "their default without --input-key")
+    if "--prompt-data" in flags and "--label-key" not in flags:
+        sets = [] if "--eval-label-key" in flags else evaluation_sets(flags)
+        for place in ("train", *(f"validation.{name}" for name in sets)):
+            yield Setting(f"data.rollout.{place}.label_key", None, "their default without --label-key")
     if "--resource" in flags and "--colocate" not in flags:
         yield Setting("cluster.colocate", False, "--colocate is missing")
     prompts, samples = (
@@ -44,7 +48,7 @@ def default_settings(flags: Flags) -> Iterator[Setting]:
 
 def differences(flags: Flags) -> Iterator[str]:
     """One sentence or two for everything in these flags that means something else here."""
-    if flags.known("--advantage-estimator") != "ppo":
+    if flags.likely("--advantage-estimator", "grpo") not in (None, "ppo"):
         yield (
             "the script does not ask for PPO, and PPO with a critic is all there is here: set "
             "model.algorithm.advantage_estimator: ppo and say what the critic needs"

@@ -22,7 +22,6 @@ from relax_lightning.migrate.data_rules import (
     evaluation_prompts,
     prompts,
     reward,
-    sglang,
 )
 from relax_lightning.migrate.optimizer_rules import betas, cpu_offload, decay_iters
 from relax_lightning.migrate.rules import (
@@ -37,6 +36,7 @@ from relax_lightning.migrate.rules import (
     text_values,
     to,
 )
+from relax_lightning.migrate.sglang_rules import sglang
 
 _ALGORITHM, _OPTIMIZER, _PARALLEL = "model.algorithm", "model.actor.optimizer", "model.actor.parallel"
 _ROLLOUT, _SAMPLING, _MLFLOW = "data.rollout", "data.rollout.sampling", "tracking.mlflow"
@@ -318,8 +318,8 @@ _PREFIXES: dict[str, Rule] = {
     "--enable-mtp-": not_translated("heads for several tokens ahead are not trained"),
     "--opd-": not_translated("there is no distillation"),
     "--genrm-": not_translated("write the reward model as a class, data.rollout.reward.class_path"),
-    "--agent": not_translated("rollouts of several turns are not supported"),
-    "--use-agentic-": not_translated("rollouts of several turns are not supported"),
+    "--agent": not_translated("write the turns as a rollout function: docs/rollout_functions.md"),
+    "--use-agentic-": not_translated("write the turns as a rollout function: docs/rollout_functions.md"),
 }
 
 

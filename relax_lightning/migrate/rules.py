@@ -10,7 +10,7 @@ import yaml
 
 from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.migrate.flag_words import Flag
-from relax_lightning.migrate.shell_text import Text, interpolation, literal, unknown_source
+from relax_lightning.migrate.shell_text import Text, default_of, interpolation, literal, unknown_source
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Flags:
         """The same where it is known without the environment."""
         text = self.text(name)
         return None if text is None else literal(text)
+
+    def likely(self, name: str, otherwise: str) -> str | None:
+        """The same where every variable has its default; `otherwise` where the flag is not given."""
+        text = self.text(name)
+        return otherwise if name not in self else None if text is None else default_of(text)[0]
 
     def whole_number(self, name: str, otherwise: int | None = None) -> int | None:
         """The same as a whole number; `otherwise` where the flag is not given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import translate
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,71 @@ def literal(text: Text) -> str | None:
     """The text where it is known whole, else None."""
     known = [piece for piece in text if isinstance(piece, str)]
     return "".join(known) if len(known) == len(text) else None
+
+
+def joined(texts: list[Text], between: str) -> Text:
+    """Several texts as one."""
+    pieces: list[str | Variable | Unknown] = []
+    for number, text in enumerate(texts):
+        for piece in ((between,) if number else ()) + text:
+            if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                pieces[-1] += piece
+            else:
+                pieces.append(piece)
+    return tuple(pieces)
+
+
+def cut(text: Text, op: str, pattern: str) -> Text | None:
+    """The text without what `%`, `%%`, `#` or `##` take off its end or beginning; None where that is not known."""
+    at_end, longest = op[0] == "%", len(op) == 2
+    if not text:
+        return text
+    # The longest match that begins or ends with `*` takes all on its far side along, known or not.
+    from_far = longest and pattern[-1 if at_end else 0 :][:1] == "*"
+    piece = text[-1] if at_end != from_far else text[0]
+    if not isinstance(piece, str) or len(piece) > 2000:
+        return None
+    matches = re.compile(translate(pattern)).match
+    sizes = [n for n in range(len(piece) + 1) if matches(piece[n:] if at_end else piece[:n])]
+    if not sizes:
+        return text if len(text) == 1 or ("*" not in pattern and len(piece) >= len(pattern)) else None
+    size = (min if longest == at_end else max)(sizes)
+    if at_end:
+        return (*(() if from_far else text[:-1]), piece[:size])
+    return (piece[size:], *(() if from_far else text[1:]))
+
+
+def braces(word: str) -> list[Text] | None:
+    """The fields of `a{b,c}d` and `{1..3}`; None of any other word."""
+    found = re.fullmatch(
+        r"([^{}'\"$`\\]*)\{([^{}'\"$`\\\s]*,[^{}'\"$`\\\s]*|(\d{1,4})\.\.(\d{1,4}))\}([^{}'\"$`\\]*)", word
+    )
+    if found is None:
+        return None
+    inside = (
+        found[2].split(",") if found[3] is None else list(map(str, range(int(found[3]), int(found[4]) + 1)))
+    )
+    return [(found[1] + part + found[5],) for part in inside]
+
+
+def default_of(text: Text) -> tuple[str | None, set[str]]:
+    """The text where every variable has its default, with the names of these; None where one has none."""
+    known, names = "", set[str]()
+    for piece in text:
+        if isinstance(piece, Variable) and piece.default is not None:
+            inner, more = default_of(piece.default)
+            names |= {piece.name, *more}
+        else:
+            inner = piece if isinstance(piece, str) else None
+        if inner is None:
+            return None, names
+        known += inner
+    return known, names
+
+
+def as_source(text: Text) -> str:
+    """The text as a script that is read once more would have it."""
+    return "".join(piece if isinstance(piece, str) else _shown_piece(piece) for piece in text)
 
 
 def unknown_source(text: Text) -> str | None:

@@ -51,6 +51,9 @@ def translate(script: LaunchScript) -> Translation:
     for setting in default_settings(flags):
         _set(translation, setting)
     translation.not_translated += [Remark("", note) for note in script.notes]
+    translation.left_out += [
+        Remark(flag, f"in {name}, which the launch does not use") for flag, name in script.unused
+    ]
     return translation
 
 

@@ -20,6 +20,7 @@ from relax_lightning.config.files import (
 from relax_lightning.config.loader import resolve
 from relax_lightning.config.rewards import REWARDS
 from relax_lightning.config.rollout import SamplingConfig
+from relax_lightning.config.same_model import same_model_problems
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
 from relax_lightning.plan.availability import unavailable_problems
@@ -50,7 +51,7 @@ def check(
         config: as it was loaded, resolved or not.
         check_files: look at the paths as well.
         resume: what `--ckpt_path` says.
-        subcommand: `fit`, `validate` or `plan`; for `plan`, what `fit` cannot do yet is a warning.
+        subcommand: `fit`, `validate` or `plan`; for `plan` without files, what `fit` cannot do here is a warning.
         gpu_memory: Bytes of one GPU to plan for; None: of those found here.
     """
     with warnings.catch_warnings():
@@ -65,13 +66,15 @@ def check(
     ]
     problems += _context_problems(resolved, check_files)
     problems += topology_problems(resolved, check_files=check_files)
-    problems += unavailable_problems(resolved, "warning" if subcommand == "plan" else "error")
+    if check_files or subcommand == "plan":
+        problems += unavailable_problems(resolved, elsewhere=not check_files)
     if subcommand != "validate":
         problems += [*_schedule_problems(resolved), *_validation_problems(resolved)]
     problems += room_problems(resolved, check_files=check_files, gpu_memory=gpu_memory)
     if check_files:
         problems += [problem for find in _OF_FILES for problem in find(resolved)]
         problems += resume_problems(resolved, resume, subcommand)
+        problems += same_model_problems(resolved, resume)
     return problems
 
 

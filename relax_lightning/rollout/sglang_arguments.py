@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Collection
 from typing import Any
 
+from relax_lightning.config.engines import SGLANG_DECIDED
+
 CONTEXT_SLACK = 8
 """SGLang keeps the last few places of its context free; our responses may end at the model's last one."""
 
@@ -14,17 +16,6 @@ KV_CACHE_BYTES = 2**30
 
 NUM_RESPONSE_TOKENS = "num_response_tokens"
 """A request's custom parameter: how many of its tokens belong to the response already."""
-
-_OURS = {
-    "tp_size": "tensor_parallel_size",
-    "mem_fraction_static": "mem_fraction_static",
-    "max_running_requests": "max_running_requests",
-    "api_key": "api_key",
-    **dict.fromkeys(
-        ("model_path", "tokenizer_path", "load_format", "host", "port", "weight_version", "context_length")
-    ),
-}
-"""Arguments that the engine sets, with the key of ours that says them, if there is one."""
 
 _OTHER_NAMES = {
     "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
@@ -57,8 +48,9 @@ def check_server_args(server_args: dict[str, Any]) -> None:
         ValueError: Names the key of ours to use instead.
     """
     for name in server_args:
-        if name in _OURS:
-            change = f"use init_args.{_OURS[name]}" if _OURS[name] else "leave it out, the engine sets it"
+        if name in SGLANG_DECIDED:
+            own = SGLANG_DECIDED[name]
+            change = f"use init_args.{own}" if own else "leave it out, the engine sets it"
             raise ValueError(
                 f"data.rollout.engine.init_args.server_args: wanted no {name}, got {server_args[name]!r}; {change}"
             )

@@ -212,3 +212,104 @@ def test_what_is_no_launch_script(write_script, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="it is no text"):
         read_launch_script(tmp_path / "binary")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'DIR=/x\npython3 "$DIR/train.py" --a 1 --b',
+        "python3 ${D:-/x}/train.py --a 1 --b",
+        "python3 $(pwd)/train.py --a 1 --b",
+        "D=$(git rev-parse --show-toplevel)\npython3 ${D}/$X/train.py --a 1 --b",
+        '"$PYTHON" train.py --a 1 --b',
+        "${PYTHON:-python3} train.py --a 1 --b",
+        'python3 "${SCRIPT:-train.py}" --a 1 --b',
+        'python3 "$SCRIPT" --a 1 --b',
+        "uv run train.py --a 1 --b",
+        'ARGS="--a 1 --b"; bash -c "cd /x && python3 train.py $ARGS"',
+        "docker exec c bash -lc 'python train.py --a 1 --b'",
+        'ssh h "cd x && python train.py --a 1 --b"',
+        'CMD="python3 train.py --a 1"\nCMD+=" --b"\neval $CMD',
+        "bash <<EOF\npython train.py --a 1 --b\nEOF\n",
+        "cat <<EOF > /tmp/job.sh\npython train.py --a 1 --b\nEOF\nsbatch /tmp/job.sh\n",
+        'set -- --a 1 --b\npython train.py "$@"',
+        "if ! python train.py --a 1 --b; then exit 1; fi",
+        'for x in "--a 1" --b; do A+=($x); done\npython train.py "${A[@]}"',
+        'IFS=" " read -r -a A <<< "--a 1 --b"\npython train.py "${A[@]}"',
+        'mapfile -t A <<< "--a\n1\n--b"\npython train.py "${A[@]}"',
+        'MODE=f\nif [ "$MODE" = f ]; then A=(--a 1 --b); else A=(--c); fi\npython train.py "${A[@]}"',
+        "ARGS=$(cat <<EOF\n--a 1\n--b\nEOF\n)\npython train.py $ARGS",
+        'A=(--a 1)\r\npython train.py "${A[@]}" \\\r\n --b\r\n',
+        "A=1 B=2\npython train.py --a $A --b",
+    ],
+)
+def test_more_ways_to_launch(write_script, command):
+    script = read_launch_script(write_script(command))
+    assert ([str(flag) for flag in script.flags], script.notes) == (["--a 1", "--b"], [])
+
+
+def test_a_function_that_is_called_is_followed(write_script):
+    script = read_launch_script(
+        write_script('main() {\n ARGS=(--lr 1)\n python3 train.py "${ARGS[@]}" "$2"\n}\nmain x --b\n')
+    )
+    assert [str(flag) for flag in script.flags] == ["--lr 1", "--b"]
+    assert script.notes == [
+        "line 3 starts training only under a condition or in a function: its flags were read"
+    ]
+
+
+def test_only_the_arrays_of_the_launch_are_read(write_script):
+    script = read_launch_script(write_script('A=(--lr 1)\nB=(--lr 9e-9)\n"$RUN" "${A[@]}"\n'))
+    assert ([str(flag) for flag in script.flags], script.notes) == (["--lr 1"], [])
+    assert script.unused == [("--lr 9e-9", "B")]
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        'run() { "$@"; }\nrun python train.py "${A[@]}"',
+        'set -- "${A[@]}"\npython train.py "$@"',
+        'for x in "${A[@]}"; do B+=("$x"); done\npython train.py "${B[@]}"',
+        'read -r -a B <<< "${A[*]}"\npython train.py "${B[@]}"',
+        'bash -c "python train.py ${A[*]}"',
+        "cat <<EOF > job.sh\npython train.py ${A[*]}\nEOF\nsbatch job.sh",
+    ],
+)
+def test_what_reaches_the_launch_by_another_way_is_used(write_script, launch):
+    script = read_launch_script(write_script(f"A=(--lr 1)\nif [ $1 ]; then A+=(--gamma 0.9); fi\n{launch}\n"))
+    assert [str(flag) for flag in script.flags] == ["--lr 1"]
+    assert "line 2, only under a condition, was left out: A --gamma 0.9" in script.notes
+    assert "A" not in [name for _, name in script.unused]
+
+
+@pytest.mark.parametrize("end", ["", " \\ ", " \\\n  # --own 1 \\"])
+def test_a_line_that_lost_its_backslash_is_said(write_script, end):
+    script = read_launch_script(write_script(f"python train.py --lr 1{end}\n  --gamma 0.9 \\\n  --own 2\n"))
+    assert [str(flag) for flag in script.flags] == ["--lr 1"]
+    (note,) = script.notes
+    assert "begins with a flag, and bash takes it for a command" in note
+    assert note.endswith("--gamma 0.9 --own 2 was left out")
+
+
+def test_what_a_default_decides_is_said(write_script):
+    script = read_launch_script(
+        write_script(
+            'if [[ "${P:-a}" == a ]]; then A=(--lr 1); else A=(--lr 2); fi\npython train.py ${A[@]}\n'
+        )
+    )
+    assert [str(flag) for flag in script.flags] == ["--lr 1"]
+    assert script.notes == [
+        "line 1 is read as the default of P says",
+        "line 1, only under a condition, was left out: A --lr 2",
+    ]
+
+
+def test_a_script_that_grows_without_end_is_refused(write_script):
+    doubling = "A=(--lr 1)\n" + 'A+=("${A[@]}")\n' * 40
+    for script in (
+        doubling,
+        "f() { f; }\nf\n",
+        "for i in $(seq 9999); do for j in $(seq 9999); do x; done; done\n",
+    ):
+        with pytest.raises(ValueError, match="wanted "):
+            read_launch_script(write_script(script + "python train.py ${A[@]}\n"))

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from relax_lightning.migrate.shell_expansion import Scope, expand, expand_one
+from relax_lightning.migrate.script_reader import ScriptReader
 from relax_lightning.migrate.shell_text import (
     Unknown,
     Variable,
     interpolation,
+    shown,
     unknown_source,
     variable_names,
 )
-from relax_lightning.migrate.shell_words import read_commands
+from relax_lightning.migrate.shell_tree import parse, unread_parts
+from relax_lightning.migrate.shell_words import Scope
 
 SCRIPT = r"""
 #!/bin/bash
@@ -28,7 +30,7 @@ ARGS=(
 )
 ARGS+=(--four $(seq 1 3))
 cat <<EOF > file.txt
-it's "not closed ${
+it's "not closed {
 EOF
 if [ -n "${X:-}" ]; then
   Y=1
@@ -41,30 +43,34 @@ last=${last:-"a } b"} >/dev/null
 """
 
 
-def test_commands_of_a_script():
-    commands = read_commands(SCRIPT)
-    assert [(c.line, c.words) for c in commands if not c.conditional] == [
-        (3, ["set", "-ex"]),
+def expand(word, scope):
+    """The fields of a word."""
+    command = parse(f"x {word}\n").named_children[0]
+    return scope.words(command, command.named_children[1:])
+
+
+def expand_one(word, scope):
+    """The text of a word that is assigned."""
+    return scope.text(parse(f"X={word}\n").named_children[0].child_by_field_name("value"))
+
+
+def test_commands_of_a_script(write_script):
+    reader = ScriptReader(Scope(write_script(SCRIPT)))
+    reader.read(reader.scope.file)
+    reader.read_functions()
+    assert [(c.line, list(map(shown, c.words))) for c in reader.calls if not c.uncertain] == [
         (3, ["pkill", "-9", "python"]),
-        (4, ["A=1", 'B="two words"', "python3", "train.py", "--a", "--b"]),
+        (4, ["python3", "train.py", "--a", "--b"]),
         (5, ["tee", "log.txt"]),
-        (6, ["ARGS="]),
-        (11, ["ARGS+="]),
-        (12, ["cat"]),
-        (18, ["launch"]),
-        (21, ["[[", "-z", "$Z", "]]"]),
-        (22, ['last=${last:-"a } b"}']),
     ]
-    assert [(c.line, c.words) for c in commands if c.conditional] == [
+    assert [(c.line, list(map(shown, c.words))) for c in reader.calls if c.uncertain] == [
         (3, ["true"]),
-        (15, ["[", "-n", '"${X:-}"', "]"]),
-        (16, ["Y=1"]),
-        (17, ["Y=2"]),
         (19, ["python3", "other.py"]),
-        (21, ["Z=3"]),
     ]
-    arrays = [c.arrays for c in commands if c.arrays]
-    assert arrays == [{0: ["--one", "1", "--three", """'{"a": [1, 2]}'"""]}, {0: ["--four", "$(seq 1 3)"]}]
+    texts = ["--one", "1", "--three", """{"a": [1, 2]}""", "--four", "1", "2", "3"]
+    assert list(map(shown, reader.scope.variables["ARGS"])) == texts
+    assert interpolation(reader.scope.variables["last"]) == "${oc.env:last,'a } b'}"
+    assert reader.conditional == {"Y": 16, "Z": 21}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_commands_of_a_script():
 )
 def test_what_is_never_closed_is_named_with_its_line(script, line):
     with pytest.raises(ValueError, match=f"in line {line}, got none"):
-        read_commands(script)
+        unread_parts(parse(script))
 
 
 VARIABLES = {
