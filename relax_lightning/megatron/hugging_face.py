@@ -119,7 +119,7 @@ def _stage_tensors(
         if _is_of_head(model, name):
             continue
         if name in _OF_VOCABULARY:
-            yield _OF_VOCABULARY[name], gather(parameter, 0)[: model.num_tokens_known]
+            yield _OF_VOCABULARY[name], gather(parameter, 0)[: model.num_rows]
             continue
         if name == _FINAL_NORM:
             yield "model.norm.weight", gather(parameter, None)
