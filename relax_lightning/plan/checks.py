@@ -19,6 +19,7 @@ from relax_lightning.config.files import (
 )
 from relax_lightning.config.loader import resolve
 from relax_lightning.config.rollout import SamplingConfig
+from relax_lightning.config.tokens import token_problems
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
 from relax_lightning.plan.availability import unavailable_problems
@@ -274,6 +275,7 @@ _OF_KEYS: tuple[_Check, ...] = (
 )
 _OF_FILES: tuple[_Check, ...] = (
     model_problems,
+    token_problems,
     source_problems,
     data_problems,
     folder_problems,

@@ -23,6 +23,7 @@ from relax_lightning.rollout.sglang_arguments import (
 from relax_lightning.rollout.sglang_client import ServerGone, SGLangClient
 from relax_lightning.rollout.sglang_server import SGLangServer
 from relax_lightning.rollout.stopping import StopCondition, response_limits
+from relax_lightning.rollout.vocabulary import absent_tokens
 from relax_lightning.rollout.weight_sync import ByValue, Publication, SharedMemory, publish_weights
 
 RESIDENT_TAGS = ("weights", "kv_cache", "cuda_graph")
@@ -150,6 +151,7 @@ class SGLangEngine:
             seeded=self._seeded,
             timeout_seconds=self._timeout_seconds,
             startup_timeout_seconds=self._startup_timeout_seconds,
+            absent=absent_tokens(self._tokenizer, self._model["vocab_size"]),
         )
 
     @property

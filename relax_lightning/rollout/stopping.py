@@ -30,7 +30,9 @@ class StopCondition:
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         """Whether the last token ends the response."""
-        return tokens[-1] in self.token_ids or (bool(self._strings) and self._completes_string(tokens, len(tokens)))
+        return tokens[-1] in self.token_ids or (
+            bool(self._strings) and self._completes_string(tokens, len(tokens))
+        )
 
     def length(self, tokens: Sequence[int]) -> int | None:
         """Tokens up to the first one that ends the response, that one included; None: it goes on."""
@@ -46,7 +48,7 @@ class StopCondition:
         """Whether a stop string stands in the text of the last tokens before `end`."""
         start = max(0, end - self._window)
         text = self._tokenizer.decode(tokens[start:end])
-        # It may begin in the midst of a character, which spoils the bytes after it as well; that has three more at most.
+        # It may begin in the midst of a character, of three more bytes at most, and spoil the bytes after it as well.
         for earlier in range(start - 1, max(-1, start - 4), -1):
             if not text.startswith(_BROKEN):
                 break
