@@ -62,8 +62,8 @@ class Vocabulary:
             generated = zip(sample.token_ids, sample.mask, strict=True)
             if wrong := [token for token, learned in generated if learned and token in self.absent]:
                 raise RuntimeError(
-                    f"sample {sample.sample_id}: the engine drew {wrong[:5]}, rows of the model that stand for no token "
-                    "of its tokenizer; let the run start its engine (no url), or give the tokenizer that has them"
+                    f"sample {sample.sample_id}: the engine drew {wrong[:5]}, for which the model has rows and the "
+                    "tokenizer no tokens; let the run start its engine (no url), or give the tokenizer that has them"
                 )
 
     def check_prompts(self, name: str, prompts: Sequence[Sequence[int]]) -> None:
