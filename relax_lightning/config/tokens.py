@@ -15,13 +15,20 @@ from relax_lightning.config.tree import Config
 def end_tokens(config: Config) -> list[int]:
     """Tokens that end a response besides the tokenizer's own, of a resolved configuration.
 
-    As in transformers: those of the model's `generation_config.json`, and of its `config.json` where there is no such
-    file. For a model from scratch the folder of its tokenizer counts.
+    They are those of the model's folder; for a model from scratch the folder of its tokenizer counts.
+
+    Raises:
+        ValueError: See `end_tokens_of`.
+    """
+    return end_tokens_of(Path(config.model.actor.hf_checkpoint or config.model.actor.tokenizer or ""))
+
+
+def end_tokens_of(folder: Path) -> list[int]:
+    """As in transformers: those of `generation_config.json`, and of `config.json` where there is no such file.
 
     Raises:
         ValueError: The file cannot be read, or says something else than an id, several of them, or null.
     """
-    folder = Path(config.model.actor.hf_checkpoint or config.model.actor.tokenizer or "")
     path = folder / "generation_config.json"
     said = (_read(path) if path.is_file() else described_model(folder)).get("eos_token_id")
     ids = said if isinstance(said, list) else [] if said is None else [said]

@@ -2,11 +2,14 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from relax_lightning.megatron.export import export_checkpoint
+from relax_lightning.config import ArchitectureConfig
+from relax_lightning.config.architecture import complete
+from relax_lightning.megatron.export import _write_companions, export_checkpoint
 
 ROWS, TOKENS, ENDS = 40, 12, (0, 5)
 VALIDATION = (
@@ -123,3 +126,18 @@ def test_a_model_with_too_few_rows_is_refused_at_the_start(fit, tmp_path):
     ):
         fit(tmp_path / "run", "model.actor.architecture.vocab_size=11")
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def export_companions(tokenizer, folder):
+    a = ArchitectureConfig(num_layers=1, hidden_size=8, num_attention_heads=1, vocab_size=ROWS)
+    _write_companions(
+        {"tokenizer": str(tokenizer), "architecture": asdict(complete(a)), "dtype": "float32"}, folder
+    )
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_so_does_what_is_exported_of_a_model_from_scratch(model, tmp_path):
+    config = export_companions(model, tmp_path)
+    assert config["eos_token_id"] == [*ENDS, 33] and config["vocab_size"] == ROWS
+    plain = export_companions("relax_lightning.data.digits.digit_tokenizer", tmp_path)
+    assert plain["eos_token_id"] == 0
