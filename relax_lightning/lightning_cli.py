@@ -39,9 +39,11 @@ from relax_lightning.config.files import (  # noqa: E402
     whole_checkpoint,
 )
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
+from relax_lightning.config.tokens import end_tokens  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.data.store import SampleStore  # noqa: E402
+from relax_lightning.megatron.build import architecture_of  # noqa: E402
 from relax_lightning.megatron.groups import abandon_groups  # noqa: E402
 from relax_lightning.module import PPOModule  # noqa: E402
 from relax_lightning.plan.footprint import memory_plan, planned_fraction, uses_reference  # noqa: E402
@@ -155,6 +157,8 @@ class RelaxLightningCLI(LightningCLI):
             "tokenizer": self._config.model.actor.tokenizer,
             "seed": tree["seed_everything"],
             "max_context": context_tokens(self._config),
+            "vocabulary_size": architecture_of(self._config.model).vocab_size,
+            "end_tokens": end_tokens(self._config),
         }
         ours = {name: tree["callbacks"][name] for name in self._enabled}
         if "metrics" in ours:

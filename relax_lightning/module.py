@@ -26,7 +26,7 @@ from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
 from relax_lightning.data.shaping import RewardShaping
 from relax_lightning.log_probs import LogProbs
-from relax_lightning.megatron.build import architecture_of, build_actor, build_critic, describe_model
+from relax_lightning.megatron.build import build_actor, build_critic, describe_model
 from relax_lightning.megatron.reference import Reference, build_reference
 from relax_lightning.megatron.role import Actor, Critic, StepResult
 from relax_lightning.rollout.engine import HoldsMemory
@@ -114,12 +114,11 @@ class PPOModule(LightningModule):
         if getattr(self, "actor", None) is not None:
             return
         strategy = self._strategy
-        self._check_vocabulary()
         self.actor: Actor
         self.critic: Critic
         actor_steps, critic_steps = self._num_steps()
         self.actor = build_actor(self.config, strategy.root_device, actor_steps)
-        self._data.rollout.vocabulary_size = self.actor.architecture.vocab_size
+        self.actor.model.leave_out(self._data.rollout.vocabulary.absent)
         reference = self._build_reference()
         self._take_in(self.actor)
         strategy.clear_gpu_for_critic()
@@ -154,15 +153,6 @@ class PPOModule(LightningModule):
         self._strategy.clear_gpu()
         engine.attach(self.actor, self._data.rollout.tokenizer)
         self._strategy.register_engine(engine)
-
-    def _check_vocabulary(self) -> None:
-        vocabulary, tokenizer = architecture_of(self.config).vocab_size, self._data.rollout.tokenizer
-        num_tokens = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
-        if num_tokens > vocabulary:
-            raise ValueError(
-                f"model.actor: the tokenizer has {num_tokens} tokens, the model's vocabulary {vocabulary}; "
-                "raise vocab_size or give the model's own tokenizer"
-            )
 
     def _num_steps(self) -> tuple[int, int]:
         """Optimizer steps of actor and critic over the whole training, for their learning-rate decay."""

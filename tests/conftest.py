@@ -152,8 +152,12 @@ def actor_of(directory: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def tiny_actor(process_group: None, tiny_model: Callable[[str], Path]) -> Any:
-    """An `Actor` with the weights of the tiny Qwen3."""
-    return actor_of(tiny_model("qwen3"))
+    """An `Actor` with the weights of the tiny Qwen3, and the tokens of `Letters`."""
+    from tests.rollout.letters import ABSENT
+
+    actor = actor_of(tiny_model("qwen3"))
+    actor.model.leave_out(ABSENT)
+    return actor
 
 
 @pytest.fixture(scope="session")

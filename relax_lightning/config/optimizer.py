@@ -21,7 +21,10 @@ class OptimizerConfig:
     decay: str = key(
         "constant", "decay of the learning rate over the role's own steps: constant | linear | cosine"
     )
-    min_lr: float = key(0.0, "learning rate at the end of the decay")
+    min_lr: float = key(
+        0.0,
+        "learning rate that the decay leads to; the last of n steps is (n - 1) / n of the way there, as in Megatron",
+    )
     distributed: bool = key(True, "shard the optimizer state over data-parallel ranks")
     cpu_offload_fraction: float = key(
         0.0,

@@ -20,9 +20,11 @@ class SamplingConfig:
     top_p: float = key(1.0, "draw from the smallest set with this probability, in (0, 1]")
     top_k: int = key(-1, "draw from the k likeliest tokens; -1: all")
     max_new_tokens: int = key(512, "longest response in tokens")
-    stop: list[str] = key([], "strings that end a response")
-    stop_token_ids: list[int] = key([], "tokens that end a response, besides the tokenizer's own")
-    ignore_eos: bool = key(False, "go on after the end-of-sequence token")
+    stop: list[str] = key([], "strings that end a response, with the token that completes one")
+    stop_token_ids: list[int] = key(
+        [], "tokens that end a response, besides the tokenizer's and the model's own"
+    )
+    ignore_eos: bool = key(False, "go on after the tokenizer's and the model's end-of-sequence tokens")
 
     def __post_init__(self) -> None:
         refuse(

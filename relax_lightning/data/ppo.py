@@ -19,8 +19,10 @@ class PPODataModule(LightningDataModule):
         rollout: Prompts, sampling, reward and engine.
         advantages: The GAE service; it has one device, the CPU.
         tokenizer: Directory or import path of the tokenizer.
+        vocabulary_size: Rows of the policy's vocabulary.
         seed: Of the order of prompts and of every draw.
         max_context: Longest prompt and response together, in tokens; prompts that leave no room are dropped.
+        end_tokens: Tokens that end a response besides the tokenizer's own.
     """
 
     def __init__(
@@ -29,12 +31,21 @@ class PPODataModule(LightningDataModule):
         advantages: AdvantagesConfig | None = None,
         *,
         tokenizer: str,
+        vocabulary_size: int,
         seed: int = 1234,
         max_context: int | None = None,
+        end_tokens: list[int] | None = None,
     ) -> None:
         super().__init__()
         self.seed = seed
-        self.rollout = RolloutDataModule(rollout, tokenizer=tokenizer, seed=seed, max_context=max_context)
+        self.rollout = RolloutDataModule(
+            rollout,
+            tokenizer=tokenizer,
+            vocabulary_size=vocabulary_size,
+            seed=seed,
+            max_context=max_context,
+            end_tokens=end_tokens or (),
+        )
         self.advantages = AdvantagesDataModule()
 
     def setup(self, stage: str) -> None:

@@ -28,6 +28,7 @@ from relax_lightning.rewards.workers import RewardWorkers
 from relax_lightning.rollout.engine import RolloutEngine
 from relax_lightning.rollout.function import load_rollout_function, run_rollout_function
 from relax_lightning.rollout.turns import RolloutFunction, Sample, TurnEngine
+from relax_lightning.rollout.vocabulary import Vocabulary
 
 ENGINES = {
     "MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine",
@@ -98,12 +99,21 @@ class RolloutDataModule(LightningDataModule):
     Args:
         config: The keys under `data.rollout`.
         tokenizer: Directory or import path of the tokenizer.
+        vocabulary_size: Rows of the policy's vocabulary, which may have more than the tokenizer has tokens.
         seed: Of the order of prompts and of every draw.
         max_context: Longest prompt and response together, in tokens; prompts that leave no room are dropped.
+        end_tokens: Tokens that end a response besides the tokenizer's own; those that do not exist are told of.
     """
 
     def __init__(
-        self, config: RolloutConfig, *, tokenizer: str, seed: int, max_context: int | None = None
+        self,
+        config: RolloutConfig,
+        *,
+        tokenizer: str,
+        vocabulary_size: int,
+        seed: int,
+        max_context: int | None = None,
+        end_tokens: Sequence[int] = (),
     ) -> None:
         super().__init__()
         assert config.batch_size is not None and config.reward is not None
@@ -114,8 +124,9 @@ class RolloutDataModule(LightningDataModule):
         self._batch_size = config.batch_size
         self.samples_per_iteration = config.batch_size * config.n_samples_per_prompt
         self.run_folder: str | Path = "."
-        self.vocabulary_size: int | None = None
-        """Of the policy, which may have more tokens than the tokenizer; None: not known yet."""
+        self._vocabulary_size = vocabulary_size
+        self._end_tokens = end_tokens
+        self.vocabulary: Vocabulary
         self.peers = ALONE
         """All processes of the job; each generates its share, and the first one rewards."""
         self.reward_metrics: dict[str, float] = {}
@@ -132,6 +143,7 @@ class RolloutDataModule(LightningDataModule):
         if self.tokenizer is not None:
             return
         self.tokenizer = load_tokenizer(self._tokenizer_source)
+        self._look_at_tokens()
         if stage == "fit":
             assert self._config.train is not None
             self._train = self._load("train", self._config.train)
@@ -146,6 +158,16 @@ class RolloutDataModule(LightningDataModule):
             self._reward = RewardWorkers(self._config.reward)
             self._reward.__enter__()
 
+    def _look_at_tokens(self) -> None:
+        self.vocabulary = Vocabulary(self.tokenizer, self._vocabulary_size, self._end_tokens)
+        if unknown := self.vocabulary.unknown_ends:
+            rank_zero_warn(
+                f"the model's eos_token_id: {unknown} are no tokens of its tokenizer; they are ignored"
+            )
+        if (ends := self.vocabulary.ends) and self.peers.is_first:
+            names = ", ".join(f"{token} ({self.tokenizer.decode([token])!r})" for token in ends)
+            print(f"By the model's eos_token_id a response also ends with {names}.")
+
     def _load(self, name: str, config: PromptsConfig) -> PromptDataset:
         sampling = config.sampling or self._config.sampling
         room = None if self._max_context is None else self._max_context - sampling.max_new_tokens
@@ -157,6 +179,7 @@ class RolloutDataModule(LightningDataModule):
             max_prompt_tokens=min(limits, default=None),
             read_label=load_label(self._config.reward.name),
         )
+        self.vocabulary.check_prompts(name, data.token_ids)
         self._check_alike(name, data)
         if data.num_dropped:
             total = len(data) + data.num_dropped
@@ -262,14 +285,16 @@ class RolloutDataModule(LightningDataModule):
         wants_answers: bool = False,
     ) -> tuple[Rollouts, list[RewardOutcome]]:
         """The responses to some samples, and what the reward says of each."""
+        sampling = self.vocabulary.ending(sampling)
         turns = TurnEngine(self.engine, self.tokenizer, sampling, seed, self.peers)
         function = self._function
         if function is None:
             samples = turns.generate(asked)
         else:
             samples = turns.led_by_first(
-                lambda: run_rollout_function(function, asked, turns, self.vocabulary_size)
+                lambda: run_rollout_function(function, asked, turns, self.vocabulary.num_rows)
             )
+        self.vocabulary.refuse_absent(samples)
         requests = [
             RewardRequest(s.sample_id, s.prompt, turns.text(s.token_ids), s.label, s.metadata, wants_answers)
             for s in samples

@@ -109,7 +109,7 @@ class MegatronDecoder:
                 logits = model.whole_logits(hidden if wanted is None else hidden.index_select(0, wanted))
             else:
                 dist.send(hidden.contiguous(), group=pipeline, group_dst=groups.stage + 1)
-                shape = (len(tokens if wanted is None else wanted), model.num_tokens_known)
+                shape = (len(tokens if wanted is None else wanted), model.num_rows)
                 logits = torch.empty(shape, dtype=config.params_dtype, device=tokens.device)
         if groups.num_stages > 1:
             logits = logits.contiguous()

@@ -13,6 +13,7 @@ from huggingface_hub import save_torch_state_dict
 from relax_lightning.config import ArchitectureConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config
 from relax_lightning.config.checkpoints import read_manifest
+from relax_lightning.config.tokens import end_tokens_of
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.groups import groups_of, initialize_groups
@@ -81,6 +82,10 @@ def _write_companions(model: dict[str, Any], target: Path) -> None:
     special = {
         name: getattr(tokenizer, name, None) for name in ("eos_token_id", "bos_token_id", "pad_token_id")
     }
+    if more := end_tokens_of(Path(source)):
+        own = special["eos_token_id"]
+        own = own if isinstance(own, list) else [] if own is None else [own]
+        special["eos_token_id"] = list(dict.fromkeys([*own, *more]))
     config = hugging_face_config(ArchitectureConfig(**model["architecture"]), model["dtype"], special)
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if hasattr(tokenizer, "save_pretrained"):

@@ -49,9 +49,7 @@ def policy_outputs(
         logits = model.logits(rows)
         if groups.tensor_size == 1:
             return log_probs_and_entropy(logits, targets, temperature)
-        return vocab_parallel_log_probs_and_entropy(
-            logits, targets, temperature, num_tokens=model.num_tokens_known, groups=groups
-        )
+        return vocab_parallel_log_probs_and_entropy(logits, targets, temperature, groups=groups)
 
     if states.shape[0] <= CHUNK_TOKENS:
         log_probs, entropy = chunk(states, batch.targets)

@@ -119,7 +119,7 @@ def _stage_tensors(
         if _is_of_head(model, name):
             continue
         if name in _OF_VOCABULARY:
-            yield _OF_VOCABULARY[name], gather(parameter, 0)[: model.num_tokens_known]
+            yield _OF_VOCABULARY[name], gather(parameter, 0)[: model.num_rows]
             continue
         if name == _FINAL_NORM:
             yield "model.norm.weight", gather(parameter, None)
@@ -147,7 +147,13 @@ def _to_megatron(model: PolicyModel, name: str, source: Callable[[str], Tensor])
     groups = model.groups
     if name in _OF_VOCABULARY:
         tied = name == _OUTPUT and model.share_embeddings_and_output_weights
-        whole = source(_OF_VOCABULARY[_EMBEDDING if tied else name])
+        original = _OF_VOCABULARY[_EMBEDDING if tied else name]
+        whole = source(original)
+        if len(whole) != model.num_rows:  # which padding for the tensor ranks would hide
+            raise ValueError(
+                f"{original} has {len(whole)} rows, the configuration's vocab_size is {model.num_rows}; correct it, or "
+                "use another copy of the model"
+            )
         return _shard(groups, F.pad(whole, (0, 0, 0, -len(whole) % groups.tensor_size)), 0)
     if name == _FINAL_NORM:
         return source("model.norm.weight")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -27,6 +27,9 @@ from relax_lightning.megatron.layout import DecodeLayout, SequenceLayout
 
 Layout = SequenceLayout | DecodeLayout
 
+NEVER = -1.0e9
+"""Logit of a row that stands for no token: its probability is exactly 0, and so is its gradient."""
+
 
 class PolicyModel(GPTModel):
     """A GPT whose forward takes packed tokens and stops before the output layer.
@@ -44,9 +47,10 @@ class PolicyModel(GPTModel):
     def __init__(self, *, vocab_size: int, groups: ModelGroups, **arguments: Any) -> None:
         rows = -(-vocab_size // groups.tensor_size) * groups.tensor_size
         super().__init__(vocab_size=rows, pg_collection=groups.collection, **arguments)
-        self.num_tokens_known = vocab_size
-        """Rows of the embedding that stand for a token; the others are there to be divided."""
+        self.num_rows = vocab_size
+        """Rows of the architecture's vocabulary; Megatron's others are there to be divided."""
         self.groups = groups
+        self.leave_out(())
         self.token_multiple = groups.tensor_size if self.config.sequence_parallel else 1
         """What the number of packed tokens has to be a multiple of."""
         if self.post_process:
@@ -94,12 +98,24 @@ class PolicyModel(GPTModel):
             for place, name in changed:
                 setattr(place, name, True)
 
+    def leave_out(self, rows: Collection[int]) -> None:
+        """Let rows of the vocabulary that stand for no token have no part in any distribution.
+
+        Args:
+            rows: Of the architecture's; those that are there to be divided have none anyway.
+        """
+        width = self.vocab_size // self.groups.tensor_size
+        start = self.groups.tensor_rank * width
+        absent = [*rows, *range(self.num_rows, self.vocab_size)]
+        here = [row - start for row in absent if start <= row < start + width]
+        self._left_out = torch.tensor(here, dtype=torch.int64, device="cpu")
+
     def whole_logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, 1, hidden] -> [tokens, vocabulary] on every tensor rank, without rows that stand for no token."""
+        """[tokens, 1, hidden] -> [tokens, rows of the architecture's vocabulary] on every tensor rank."""
         logits = self.logits(hidden)
         if self.groups.tensor_size > 1:
             logits = gather_from_tensor_model_parallel_region(logits, group=self.groups.collection.tp)
-        return logits[:, : self.num_tokens_known]
+        return logits[:, : self.num_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states.
@@ -108,13 +124,20 @@ class PolicyModel(GPTModel):
             hidden: [tokens, 1, hidden].
 
         Returns:
-            [tokens, vocabulary / tensor ranks] in the model's dtype, with gradient: this rank's rows.
+            [tokens, vocabulary / tensor ranks] in the model's dtype, with gradient: this rank's rows, `NEVER` where
+            one stands for no token.
         """
         weight = (
             self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         )
         out, _ = self.output_layer(hidden, weight=weight)
-        return out.squeeze(1)
+        logits = out.squeeze(1)
+        if len(self._left_out):
+            self._left_out = self._left_out.to(logits.device)
+            # In place, and unseen by autograd: a copy would take as long as the softmax, and the gradient is 0 there.
+            with torch.no_grad():
+                logits.index_fill_(1, self._left_out, NEVER)
+        return logits
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angles at `positions` [tokens]: two [tokens, 1, head_size] in the model's dtype."""

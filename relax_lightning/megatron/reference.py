@@ -12,6 +12,7 @@ from torch import Tensor
 from relax_lightning.batch import Rollouts
 from relax_lightning.config import ReferenceConfig
 from relax_lightning.config.checkpoints import role_folder
+from relax_lightning.host_memory import HostArena, bytes_of
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.hugging_face import load_weights
 from relax_lightning.megatron.role import Actor
@@ -27,16 +28,16 @@ class Reference:
 
     def __init__(self, actor: Actor, read: Callable[[Actor], None] | None = None) -> None:
         self._actor = actor
-        self._own: list[Tensor] = []
+        self._own, self._weights = _arena(), _arena()
         if read is None:
-            self._weights = self._to_host([])
+            self._to_host(self._weights)
             return
-        own = self._to_host([])
+        self._to_host(self._own)
         try:
             read(actor)
-            self._weights = self._to_host([])
+            self._to_host(self._weights)
         finally:
-            self._to_device(own)
+            self._to_device(self._own)
 
     def log_probs(self, rollouts: Rollouts, row_groups: Sequence[Sequence[int]]) -> Tensor:
         """Log-probs of the responses under the reference, at the sampling temperature.
@@ -55,25 +56,21 @@ class Reference:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        self._own = self._to_host(self._own)
+        self._to_host(self._own)
         self._to_device(self._weights)
         try:
             yield
         finally:
             self._to_device(self._own)
 
-    def _to_host(self, copies: list[Tensor]) -> list[Tensor]:
-        """The actor's weights, in `copies` where there are some already."""
-        weights = self._actor.tensors("weights")
-        copies = copies or [_on_host(weight) for weight in weights]
-        for copy, weight in zip(copies, weights, strict=True):
-            copy.copy_(weight, non_blocking=True)
+    def _to_host(self, arena: HostArena) -> None:
+        for on_host, weight in arena.places(map(bytes_of, self._actor.tensors("weights"))):
+            on_host.copy_(weight, non_blocking=True)
         self._wait()
-        return copies
 
-    def _to_device(self, copies: list[Tensor]) -> None:
-        for weight, copy in zip(self._actor.tensors("weights"), copies, strict=True):
-            weight.copy_(copy, non_blocking=True)
+    def _to_device(self, arena: HostArena) -> None:
+        for on_host, weight in arena.places(map(bytes_of, self._actor.tensors("weights"))):
+            weight.copy_(on_host, non_blocking=True)
         self._wait()
 
     def _wait(self) -> None:
@@ -101,5 +98,5 @@ def build_reference(config: ReferenceConfig, actor: Actor, hf_checkpoint: str | 
     return Reference(actor, lambda a: load_weights(a.model, source))
 
 
-def _on_host(weight: Tensor) -> Tensor:
-    return torch.empty(weight.shape, dtype=weight.dtype, device="cpu", pin_memory=weight.is_cuda)
+def _arena() -> HostArena:
+    return HostArena("model.reference", "leave it out, with kl_coef and use_kl_loss")

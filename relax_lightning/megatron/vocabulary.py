@@ -11,12 +11,9 @@ from torch import Tensor
 from relax_lightning.megatron.fused import CompiledOnGpu, from_parts, policy_backward, softmax_parts
 from relax_lightning.megatron.groups import ModelGroups
 
-_NEVER = -1.0e9
-"""Logit of a row that stands for no token: its probability is exactly 0, and so is its gradient."""
-
 
 def vocab_parallel_log_probs_and_entropy(
-    logits: Tensor, targets: Tensor, temperature: float, *, num_tokens: int, groups: ModelGroups
+    logits: Tensor, targets: Tensor, temperature: float, *, groups: ModelGroups
 ) -> tuple[Tensor, Tensor]:
     """Log-probs of `targets` and the entropy, in fp32 and with gradient, the same on every tensor rank.
 
@@ -24,17 +21,12 @@ def vocab_parallel_log_probs_and_entropy(
         logits: [tokens, vocabulary / tensor ranks]: this rank's rows.
         targets: [tokens] int64.
         temperature: Divides the logits.
-        num_tokens: Rows of all ranks that stand for a token; the rest is padding.
         groups: What the vocabulary is cut over.
 
     Returns:
         Two [tokens] float32.
     """
-    width = logits.shape[-1]
-    start = groups.tensor_rank * width
-    if start + width > num_tokens:
-        is_padding = torch.arange(start, start + width, device=logits.device) >= num_tokens
-        logits = logits.masked_fill(is_padding, _NEVER)
+    start = groups.tensor_rank * logits.shape[-1]
     # A target that another rank holds lies outside of this rank's rows.
     return _VocabParallel.apply(logits, targets - start, temperature, groups.collection.tp)  # pyright: ignore[reportReturnType]
 

@@ -21,6 +21,7 @@ from relax_lightning.config.loader import resolve
 from relax_lightning.config.rewards import REWARDS
 from relax_lightning.config.rollout import SamplingConfig
 from relax_lightning.config.same_model import same_model_problems
+from relax_lightning.config.tokens import token_problems
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
 from relax_lightning.plan.availability import unavailable_problems
@@ -288,6 +289,7 @@ _OF_KEYS: tuple[_Check, ...] = (
 )
 _OF_FILES: tuple[_Check, ...] = (
     model_problems,
+    token_problems,
     source_problems,
     data_problems,
     folder_problems,

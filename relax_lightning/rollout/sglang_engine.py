@@ -23,6 +23,7 @@ from relax_lightning.rollout.sglang_arguments import (
 from relax_lightning.rollout.sglang_client import ServerGone, SGLangClient
 from relax_lightning.rollout.sglang_server import SGLangServer
 from relax_lightning.rollout.stopping import StopCondition, response_limits
+from relax_lightning.rollout.vocabulary import absent_tokens
 from relax_lightning.rollout.weight_sync import ByValue, Publication, SharedMemory, publish_weights
 
 RESIDENT_TAGS = ("weights", "kv_cache", "cuda_graph")
@@ -150,6 +151,7 @@ class SGLangEngine:
             seeded=self._seeded,
             timeout_seconds=self._timeout_seconds,
             startup_timeout_seconds=self._startup_timeout_seconds,
+            absent=absent_tokens(self._tokenizer, self._model["vocab_size"]),
         )
 
     @property
@@ -225,11 +227,10 @@ class SGLangEngine:
         if not self.share.generates:
             self._push(self.weight_version)
             return
-        client = self._client
-        before = client.weight_checksums()
-        client.scramble_weights()
+        before = self._client.weight_checksums()
+        self._client.scramble_weights()
         self._push(self.weight_version)
-        after = client.weight_checksums()
+        after = self._client.weight_checksums()
         wrong = sorted(
             {n for old, new in zip(before, after, strict=True) for n in new if old.get(n) != new[n]}
         )
@@ -341,10 +342,9 @@ class SGLangEngine:
         log_probs, tokens = zip(*(triple[:2] for triple in about["output_token_logprobs"]), strict=True)
         if not all(isinstance(p, float) and math.isfinite(p) for p in log_probs):
             raise RuntimeError(f"SGLang gave sample {sample_id} a log-prob that is not finite: {log_probs}")
-        # SGLang knows neither our stop strings without a tokenizer, nor stop tokens together with ignore_eos.
+        # SGLang misses stop strings, all of them without a tokenizer, and stop tokens together with ignore_eos.
         length = stop.length(tokens)
-        kept = len(tokens) if length is None else length
-        return Generation(tokens[:kept], log_probs[:kept], reason["type"] if length is None else "stop")
+        return Generation(tokens[:length], log_probs[:length], reason["type"] if length is None else "stop")
 
     # --- death and restart ------------------------------------------------------------------------------------
 

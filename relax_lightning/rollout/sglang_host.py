@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +42,7 @@ def skip_other_models(model_path: str) -> None:
 
 
 def main() -> None:
-    """Serve what standard input describes: `parent`, `defaults`, `chosen` and `seeded`."""
+    """Serve what standard input describes: `parent`, `defaults`, `chosen`, `absent` and `seeded`."""
     request = json.load(sys.stdin)
     end_with(request["parent"])
     os.environ[_HOST_PID] = str(os.getpid())
@@ -52,13 +53,13 @@ def main() -> None:
     from sglang.srt.server_args import ServerArgs
 
     from relax_lightning.rollout.sglang_arguments import known_arguments
-    from relax_lightning.rollout.sglang_scheduler import run_scheduler, run_seeded_scheduler
+    from relax_lightning.rollout.sglang_scheduler import run_scheduler
 
     gc.freeze()
     gc.enable()
     known = [field.name for field in fields(ServerArgs)]
     arguments = known_arguments(request["defaults"], request["chosen"], known)
-    scheduler = run_seeded_scheduler if request["seeded"] else run_scheduler
+    scheduler = partial(run_scheduler, absent=request["absent"], seeded=request["seeded"])
     launch_server(ServerArgs(**arguments), run_scheduler_process_func=scheduler)
 
 

@@ -1,4 +1,4 @@
-"""What runs inside SGLang's scheduler processes: draws by name instead of SGLang's own random state.
+"""What runs inside SGLang's scheduler processes: no token but the tokenizer's, and draws by name.
 
 SGLang honours a request's `sampling_seed` only in its deterministic mode, which slows every layer down and which a CPU
 does not have. The draw alone needs no such mode: the two places below hand each request's stream and prompt length to
@@ -8,6 +8,7 @@ the sampler, and draw by inversion as the embedded engine does. Only the server 
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 gc.disable()  # as in sglang_host
@@ -23,16 +24,19 @@ gc.freeze()
 gc.enable()
 
 
-def run_scheduler(*args: Any, **kwargs: Any) -> None:
-    """SGLang's scheduler as it is."""
+def run_scheduler(*args: Any, absent: Sequence[int], seeded: bool, **kwargs: Any) -> None:
+    """SGLang's scheduler.
+
+    Args:
+        absent: Rows of the vocabulary that stand for no token.
+        seeded: Draws depend on seed, sample id and position alone; else on SGLang's own random state.
+    """
     _answer_cuda_calls()
+    if absent:
+        _leave_out(absent)
+    if seeded:
+        _draw_by_name()
     run_scheduler_process(*args, **kwargs)
-
-
-def run_seeded_scheduler(*args: Any, **kwargs: Any) -> None:
-    """SGLang's scheduler, with draws that depend on seed, sample id and position alone."""
-    _draw_by_name()
-    run_scheduler(*args, **kwargs)
 
 
 def _prompt_length(request: Any) -> int:
@@ -45,6 +49,23 @@ def _answer_cuda_calls() -> None:
     """Its weight checker synchronizes CUDA, also where there is none."""
     if not torch.cuda.is_available():
         torch.cuda.synchronize = lambda device=None: None
+
+
+def _leave_out(absent: Sequence[int]) -> None:
+    """Let some rows have no part in draws and log-probs, as in `PolicyModel.leave_out`."""
+    from sglang.srt.layers.sampler import Sampler
+
+    rows = torch.tensor(absent)
+    own_forward = Sampler.forward
+
+    def forward(self: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal rows
+        logits = logits_output.next_token_logits
+        rows = rows.to(logits.device)
+        logits.index_fill_(-1, rows, -torch.inf)
+        return own_forward(self, logits_output, *args, **kwargs)
+
+    Sampler.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _draw_by_name() -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,6 +49,7 @@ class SGLangServer:
         seeded: Draw by seed, sample id and position.
         timeout_seconds: How long an answer may take.
         startup_timeout_seconds: How long the start may take.
+        absent: Rows of the vocabulary that stand for no token.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class SGLangServer:
         seeded: bool,
         timeout_seconds: float,
         startup_timeout_seconds: float,
+        absent: Sequence[int] = (),
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="relax-lightning-sglang-"))
         self.log = self._folder / "server.log"
@@ -78,7 +81,8 @@ class SGLangServer:
         self.client = SGLangClient(
             f"http://127.0.0.1:{port}", api_key=api_key, timeout_seconds=timeout_seconds
         )
-        request = {"parent": os.getpid(), "defaults": defaults | own, "chosen": chosen, "seeded": seeded}
+        request = {"parent": os.getpid(), "defaults": defaults | own, "chosen": chosen}
+        request |= {"absent": list(absent), "seeded": seeded}
         self.process = _start(request, _environment(environment, on_gpu), self.log)
         self._end = weakref.finalize(self, _end, self.process, self._folder)
 

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from relax_lightning.config import SamplingConfig
 from relax_lightning.rollout.engine import Tokenizer
+from relax_lightning.rollout.vocabulary import end_tokens
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+"""What stands for bytes that are no character, or not all of one."""
 
 
 class StopCondition:
@@ -18,29 +22,41 @@ class StopCondition:
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingConfig) -> None:
         self._tokenizer = tokenizer
         self._strings = sampling.stop
-        self._longest = max((len(s) for s in sampling.stop), default=0)
-        eos = tokenizer.eos_token_id
-        own = [] if sampling.ignore_eos or eos is None else [eos] if isinstance(eos, int) else list(eos)
+        # A token may be one byte of a character. Twice as many, for some leave no text behind, and blanks may be
+        # taken back; and a few, since the first token's text may begin otherwise than in the midst of others.
+        self._window = 2 * max((len(s.encode()) for s in sampling.stop), default=0) + 4
+        own = set() if sampling.ignore_eos else end_tokens(tokenizer)
         self.token_ids = {*own, *sampling.stop_token_ids}
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         """Whether the last token ends the response."""
-        if tokens[-1] in self.token_ids:
-            return True
-        if not self._strings:
-            return False
-        # A token may be part of a character only, so look a few tokens further back than the string is long.
-        tail = self._tokenizer.decode(tokens[-(self._longest + 4) :])
-        return any(s in tail for s in self._strings)
+        return tokens[-1] in self.token_ids or (
+            bool(self._strings) and self._completes_string(tokens, len(tokens))
+        )
 
     def length(self, tokens: Sequence[int]) -> int | None:
         """Tokens up to the first one that ends the response, that one included; None: it goes on."""
         first = next((n for n, token in enumerate(tokens, 1) if token in self.token_ids), None)
         tokens = tokens[:first]
         text = self._tokenizer.decode(tokens) if self._strings else ""
-        if any(s in text for s in self._strings):
-            return next((n for n in range(1, len(tokens) + 1) if self(tokens[:n])), first)
+        # What follows a string may spoil it: a tokenizer of single bytes gives up all bytes around a wrong one.
+        if _BROKEN in text or self._is_in(text):
+            return next((n for n in range(1, len(tokens) + 1) if self._completes_string(tokens, n)), first)
         return first
+
+    def _completes_string(self, tokens: Sequence[int], end: int) -> bool:
+        """Whether a stop string stands in the text of the last tokens before `end`."""
+        start = max(0, end - self._window)
+        text = self._tokenizer.decode(tokens[start:end])
+        # It may begin in the midst of a character, of three more bytes at most, and spoil the bytes after it as well.
+        for earlier in range(start - 1, max(-1, start - 4), -1):
+            if not text.startswith(_BROKEN):
+                break
+            text = self._tokenizer.decode(tokens[earlier:end])
+        return self._is_in(text)
+
+    def _is_in(self, text: str) -> bool:
+        return any(s in text for s in self._strings)
 
 
 def response_limits(

@@ -119,7 +119,15 @@ class TurnEngine:
             samples: Any number of them, in any order.
             stop: Strings that end this turn, besides those of the sampling.
             stop_token_ids: Tokens that end it, besides those of the sampling and the end of the sequence.
+
+        Raises:
+            ValueError: `stop` is not a sequence of strings that are not empty.
         """
+        # A string is a sequence of strings too: of its letters.
+        if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
+            raise ValueError(
+                f"stop: wanted strings that are not empty, in a list, got {stop!r}; give stop=[...]"
+            )
         sampling = replace(
             self.sampling,
             stop=[*self.sampling.stop, *stop],

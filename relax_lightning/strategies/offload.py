@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from relax_lightning.host_memory import HostArena
 from relax_lightning.rollout.engine import HoldsMemory
-
-CHUNK = 256 * 2**20
-"""Bytes of a piece of an arena: torch rounds pinned memory up to a power of two, so this is one."""
 
 
 class Trained(Protocol):
@@ -37,7 +34,7 @@ class TensorGroup:
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], *, keeps: bool = True) -> None:
         self._tensors = tensors
         self._keeps = keeps
-        self._arena: list[Tensor] = []
+        self._arena = HostArena("strategy.offload", "set strategy.offload: never")
         self._away: list[tuple[torch.UntypedStorage, int]] = []
 
     @property
@@ -88,39 +85,16 @@ class TensorGroup:
                 storage.resize_(0)
             raise
         self._away = []
-        if stays and self._arena:
-            self._arena = []
-            if torch.cuda.is_available():
-                torch._C._host_emptyCache()
+        if stays:
+            self._arena.clear()
 
     def _copy(self, storages: list[tuple[torch.UntypedStorage, int]], *, to_device: bool) -> None:
         if not storages:
             return
-        self._grow_arena(sum(size for _, size in storages))
-        start = 0
+        on_device = [_bytes_of(storage, size) for storage, size in storages]
         with _SideStream(storages[0][0].device):
-            for storage, size in storages:
-                on_device = _bytes_of(storage, size)
-                for on_host, part in zip(
-                    self._pieces(start, size), on_device.split(self._cuts(start, size)), strict=True
-                ):
-                    (part if to_device else on_host).copy_(on_host if to_device else part, non_blocking=True)
-                start += size
-
-    def _grow_arena(self, size: int) -> None:
-        while sum(map(len, self._arena)) < size:
-            self._arena.append(_pinned(CHUNK))
-
-    def _cuts(self, start: int, size: int) -> list[int]:
-        """Lengths that [start, start + size) is cut into by the arena's chunks."""
-        edges = [start, *range((start // CHUNK + 1) * CHUNK, start + size, CHUNK), start + size]
-        return [after - before for before, after in pairwise(edges)]
-
-    def _pieces(self, start: int, size: int) -> Iterator[Tensor]:
-        for length in self._cuts(start, size):
-            offset = start % CHUNK
-            yield self._arena[start // CHUNK][offset : offset + length]
-            start += length
+            for on_host, part in self._arena.places(on_device):
+                (part if to_device else on_host).copy_(on_host if to_device else part, non_blocking=True)
 
     def _storages(self) -> list[torch.UntypedStorage]:
         found = {}
@@ -208,14 +182,3 @@ class _SideStream:
 def _bytes_of(storage: torch.UntypedStorage, size: int) -> Tensor:
     empty: Any = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return empty.set_(storage, 0, (size,))
-
-
-def _pinned(size: int) -> Tensor:
-    """Host memory that the GPU copies at full speed."""
-    try:
-        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"strategy.offload: wanted another {size / 2**20:.0f} MiB of pinned host memory, got {error}; "
-            "give the machine more memory, or set strategy.offload: never"
-        ) from error

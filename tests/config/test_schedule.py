@@ -1,4 +1,4 @@
-"""Optimizer steps and rates of a plan; tests/megatron/test_role.py holds the decay against Megatron's own."""
+"""Optimizer steps and rates of a plan; tests/megatron/test_optimizer.py holds the decay against Megatron's own."""
 
 import pytest
 

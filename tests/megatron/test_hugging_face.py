@@ -116,3 +116,9 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Callable[[str], Path], tmp_p
         ValueError, match=r"decoder\.final_layernorm\.weight has shape \(63,\), .* wants \(64,\)"
     ):
         load_weights(actor_of(directory).model, write({}, narrow))
+    # Rows that fill up a multiple of the tensor ranks would hide one too few.
+    short = {**tensors, "lm_head.weight": tensors["lm_head.weight"][:95]}
+    with pytest.raises(
+        ValueError, match=r"lm_head\.weight has 95 rows, the configuration's vocab_size is 96"
+    ):
+        load_weights(actor_of(directory).model, write({}, short))

@@ -19,7 +19,7 @@ from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sampling import uniform_draws
-from tests.rollout.letters import VOCABULARY, Letters
+from tests.rollout.letters import ABSENT, VOCABULARY, Letters
 
 ENGINES: dict[str, Callable[[pytest.FixtureRequest], RolloutEngine]] = {
     "megatron": lambda request: MegatronEngine(max_batch_size=40),
@@ -100,8 +100,9 @@ def test_greedy_equals_transformers(
     ours = generate(engine, prompts, temperature=0.0, ignore_eos=True)
     for prompt, generation in list(zip(prompts, ours, strict=True))[::4]:
         theirs = reference.generate(
-            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
-        )
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0,
+            suppress_tokens=list(ABSENT),
+        )  # fmt: skip
         assert list(generation.token_ids) == theirs[0, len(prompt) :].tolist()
         assert generation.finish_reason == "length"
     first_of_four = generate(engine, prompts, temperature=1.0, top_k=1, ignore_eos=True)
@@ -205,6 +206,29 @@ def test_samples_follow_the_distribution(engine: RolloutEngine, actor: Actor) ->
     settings = replace(settings, top_k=3)
     few = engine.generate([prompt] * 200, range(200), settings, seed=3)
     assert {g.token_ids[0] for g in few} == allowed
+
+
+def test_a_row_without_a_token_is_never_drawn(
+    engine: RolloutEngine, actor: Actor, prompts: list[list[int]]
+) -> None:
+    # So hot that every row of 96 would be drawn; the greedy and the restricted ways take other paths.
+    hot = generate(engine, prompts, temperature=50.0, ignore_eos=True)
+    drawn = {token for g in hot for token in g.token_ids}
+    assert drawn <= set(range(VOCABULARY)) - set(ABSENT) and len(drawn) > 85
+    assert_log_probs_are_the_actors(actor, prompts, hot, 50.0)
+    for sampling in (
+        {"temperature": 0.0},
+        {"temperature": 50.0, "top_k": 95},
+        {"temperature": 50.0, "top_p": 0.999},
+    ):
+        found = generate(engine, prompts, ignore_eos=True, **sampling)
+        assert not {token for g in found for token in g.token_ids} & set(ABSENT)
+    # All that can be drawn is all there is: without a response's last token, every one has its own log-prob.
+    settings, begin = SamplingConfig(max_new_tokens=1, temperature=50.0, ignore_eos=True), [5, 9, 33]
+    many = engine.generate([begin] * 1500, range(1500), settings, seed=2)
+    found = {g.token_ids[0]: g.log_probs[0] for g in many}
+    assert len(found) == VOCABULARY - len(ABSENT)
+    assert sum(np.exp(list(found.values()))) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_what_ends_a_response(engine: RolloutEngine, prompts: list[list[int]]) -> None:

@@ -66,6 +66,15 @@ def test_turns_and_masks(engine: RolloutEngine, tiny_actor: Any) -> None:
     assert [s.token_ids for s in turns(engine).generate(SAMPLES)] == [g.token_ids for g in plain]
 
 
+@pytest.mark.parametrize("stop", ["END", ["a", ""], ["a", 5]])
+def test_what_is_no_list_of_stop_strings_is_refused(stop: Any) -> None:
+    nobody: Any = None
+    with pytest.raises(
+        ValueError, match=r"stop: wanted strings that are not empty, in a list, got .*; give stop="
+    ):
+        turns(nobody).generate(SAMPLES, stop=stop)
+
+
 def test_there_is_room_or_not(engine: RolloutEngine) -> None:
     made = turns(engine, max_new_tokens=5)
     short = made.append(made.generate(SAMPLES[:1], stop_token_ids=range(VOCABULARY))[0], "ab")

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from relax_lightning import host_memory
 from relax_lightning.config import AlgorithmConfig, OptimizerConfig, ParallelConfig, SamplingConfig
 from relax_lightning.config.architecture import read_architecture
+from relax_lightning.host_memory import HostArena
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.reference import Reference
 from relax_lightning.megatron.role import Actor, Critic
 from relax_lightning.residency import PHASES
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sglang_engine import SGLangEngine
-from relax_lightning.strategies import offload
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.strategies.offload import EngineResident, TensorGroup
 from relax_lightning.strategies.pool import GpuPool
@@ -82,9 +83,10 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> Moves:
 
 def test_tensors_whose_move_breaks_off_anywhere(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[int] = []
-    pinned = offload._pinned
-    monkeypatch.setattr(offload, "CHUNK", 64)
-    monkeypatch.setattr(offload, "_pinned", lambda size: pieces.append(size) or pinned(size))
+    pinned = HostArena._pinned
+    monkeypatch.setattr(host_memory, "LARGEST", 64)
+    monkeypatch.setattr(host_memory, "SMALLEST", 64)
+    monkeypatch.setattr(HostArena, "_pinned", lambda arena, size: pieces.append(size) or pinned(arena, size))
     tensors = [torch.arange(n, dtype=torch.float32) for n in (3, 40, 1, 16)]
     before = [tensor.clone() for tensor in tensors]
     group = TensorGroup(lambda: tensors)

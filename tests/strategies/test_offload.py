@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relax_lightning.strategies import offload
+from relax_lightning import host_memory
 from relax_lightning.strategies.offload import TensorGroup
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -29,7 +29,7 @@ def test_twenty_rounds_change_no_bit_and_free_all_memory(device: torch.device) -
         assert all(torch.equal(*pair) for pair in zip((buffer, moments), before, strict=True))
     group.offload()
     group.onload(stays=True)  # the host's memory is given back, and taken anew when they leave again
-    assert not group._arena
+    assert not group._arena.size
     group.offload()
     group.onload()
     assert all(torch.equal(*pair) for pair in zip((buffer, moments), before, strict=True))
@@ -38,7 +38,8 @@ def test_twenty_rounds_change_no_bit_and_free_all_memory(device: torch.device) -
 
 
 def test_tensors_that_reach_over_the_pieces_of_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "CHUNK", 64)
+    monkeypatch.setattr(host_memory, "LARGEST", 64)
+    monkeypatch.setattr(host_memory, "SMALLEST", 16)
     tensors = [torch.arange(n, dtype=torch.float32) for n in (3, 40, 1, 16, 100)]
     before = [tensor.clone() for tensor in tensors]
     group = TensorGroup(lambda: tensors)

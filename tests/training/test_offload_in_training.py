@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from relax_lightning.host_memory import bytes_of
 from relax_lightning.megatron.reference import Reference
 from relax_lightning.strategies import colocate
 from relax_lightning.strategies.pool import GpuPool
@@ -43,4 +44,9 @@ def test_a_run_whose_every_phase_is_alone_is_the_same(fit, recorder, tmp_path, m
 def test_the_references_copies_lie_on_the_host(tiny_actor):
     with torch.device("meta"):  # the Trainer builds models under the device's own
         reference = Reference(tiny_actor)
-    assert all(copy.device.type == "cpu" for copy in reference._weights)
+    weights = tiny_actor.tensors("weights")
+    pairs = list(reference._weights.places(map(bytes_of, weights)))
+    assert all(copy.device.type == "cpu" and torch.equal(copy, weight) for copy, weight in pairs)
+    # What the plan says: once, and again only once the actor's own have to make way.
+    size = sum(weight.nbytes for weight in weights)
+    assert size <= reference._weights.size < size + 2**20 and reference._own.size == 0
