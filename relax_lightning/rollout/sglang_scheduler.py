@@ -8,6 +8,8 @@ the sampler, and draw by inversion as the embedded engine does. Only the server 
 from __future__ import annotations
 
 import gc
+import importlib
+from datetime import timedelta
 from typing import Any
 
 gc.disable()  # as in sglang_host
@@ -16,6 +18,7 @@ import torch  # noqa: E402
 from sglang.srt.managers.scheduler import run_scheduler_process  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from relax_lightning.rendezvous import store_at  # noqa: E402
 from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest  # noqa: E402
 from relax_lightning.rollout.sglang_arguments import NUM_RESPONSE_TOKENS  # noqa: E402
 
@@ -26,6 +29,7 @@ gc.enable()
 def run_scheduler(*args: Any, **kwargs: Any) -> None:
     """SGLang's scheduler as it is."""
     _answer_cuda_calls()
+    _listen_on_its_host()
     run_scheduler_process(*args, **kwargs)
 
 
@@ -45,6 +49,18 @@ def _answer_cuda_calls() -> None:
     """Its weight checker synchronizes CUDA, also where there is none."""
     if not torch.cuda.is_available():
         torch.cuda.synchronize = lambda device=None: None
+
+
+def _listen_on_its_host() -> None:
+    """The store where its processes meet listens on the address that SGLang gives it, torch's own on all of them."""
+
+    def create(host: str, port: int, rank: int, size: int, timeout: timedelta, *options: Any) -> Any:
+        return store_at(host, port, is_server=rank == 0, timeout=timeout)
+
+    # Not `import ... as`, which gives the function of that name.
+    module: Any = importlib.import_module("torch.distributed.rendezvous")
+    assert hasattr(module, "_create_c10d_store")
+    module._create_c10d_store = create
 
 
 def _draw_by_name() -> None:
