@@ -174,7 +174,9 @@ def sglang_engine(tiny_actor: Any) -> Iterator[Any]:
         # As in a rank that torchrun started: SGLang's own processes would wait at torchrun's store for each other.
         rank = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "True"}
-        for name, value in (rank | agent).items():
+        # SGLang asks itself whether it is up, and nobody is at this proxy.
+        proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "example.org"}
+        for name, value in (rank | agent | proxy).items():
             patch.setenv(name, value)
         engine.attach(tiny_actor, Letters())
     yield engine

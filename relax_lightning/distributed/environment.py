@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relax_lightning.distributed.processes import Place
+from relax_lightning.rendezvous import LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,28 @@ def rank_order(places: Sequence[RankPlace]) -> list[int]:
     return sorted(range(len(places)), key=lambda n: (nodes.index(places[n].place.node), _gpu_key(places[n])))
 
 
+def meeting_address(places: Sequence[RankPlace]) -> str:
+    """Where the ranks meet: at rank 0's machine, and where that is the only one, at its loopback address."""
+    if len({p.place.node for p in places}) == 1:
+        return LOOPBACK
+    return places[0].place.address
+
+
 def rank_environments(places: Sequence[RankPlace], address: str, port: int) -> list[dict[str, str]]:
     """The variables of every rank.
 
     Args:
         places: By rank.
-        address: Of the machine of rank 0.
+        address: Where they meet.
         port: A free one there.
     """
     return [_environment(rank, places, address, port) for rank in range(len(places))]
 
 
-def num_threads(sharers: int, num_cores: int) -> str:
-    """`OMP_NUM_THREADS`: the user's, or an equal share of the cores. Ray would set it to 1."""
-    return os.environ.get("OMP_NUM_THREADS") or str(max(1, num_cores // sharers))
+def thread_variables(sharers: int, num_cores: int) -> dict[str, str]:
+    """Threads of torch and of TransferQueue: the user's, or an equal share of the cores. Ray would set torch's to 1."""
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, num_cores // sharers))
+    return {"OMP_NUM_THREADS": threads, "TQ_NUM_THREADS": os.environ.get("TQ_NUM_THREADS") or threads}
 
 
 def _environment(rank: int, places: Sequence[RankPlace], address: str, port: int) -> dict[str, str]:
@@ -55,7 +64,7 @@ def _environment(rank: int, places: Sequence[RankPlace], address: str, port: int
         "MASTER_PORT": str(port),
         # All of the job's GPUs on the machine: an engine may span several, and LOCAL_RANK counts among them.
         "CUDA_VISIBLE_DEVICES": ",".join(gpu for gpu in gpus if gpu is not None),
-        "OMP_NUM_THREADS": num_threads(len(local), own.num_cores),
+        **thread_variables(len(local), own.num_cores),
     }
 
 

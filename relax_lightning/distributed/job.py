@@ -14,9 +14,10 @@ from relax_lightning.config import Config
 from relax_lightning.distributed.coordinator import Coordinator
 from relax_lightning.distributed.environment import (
     RankPlace,
-    num_threads,
+    meeting_address,
     rank_environments,
     rank_order,
+    thread_variables,
 )
 from relax_lightning.distributed.interruptions import Interruptions
 from relax_lightning.distributed.placement import SharedGroup
@@ -72,13 +73,14 @@ class Job:
         self._parts[COORDINATOR] = coordinator.options(**self._named("coordinator"), **_ASYNCHRONOUS).remote()
         self._parts[STORE] = store.options(**self._named("store"), **_ASYNCHRONOUS).remote()
         self._parts[ADVANTAGES] = advantages.options(**self._named("advantages"), **_ASYNCHRONOUS).remote(
-            self._parts[STORE], self._parts[COORDINATOR], {"OMP_NUM_THREADS": num_threads(1, 1)}
+            self._parts[STORE], self._parts[COORDINATOR], thread_variables(1, 1)
         )
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for process in (*self._workers, *self._parts.values()):
-            ray.kill(process)
+        if self._group.processes.lost() is None:
+            for process in (*self._workers, *self._parts.values()):
+                ray.kill(process)
 
     def _named(self, name: str) -> dict[str, str]:
         return {"name": f"relax-lightning-{self._job_id}-{name}"}
@@ -91,6 +93,7 @@ class Job:
 
         Raises:
             LostPartError: A process died, or is stopped and does not go on.
+            LostRayError: A process of Ray's own died.
             RankError: A rank's work raised, or left while others went on.
             Aborted: A signal ended a rank outside training.
         """
@@ -99,7 +102,8 @@ class Job:
         runs = [worker.train.remote(work) for worker, work in zip(self._workers, works, strict=True)]
         interruptions.is_training = True
         try:
-            outcomes = Watch(self._parts, self.places, watchers, screen, interruptions).follow(runs)
+            watch = Watch(self._parts, self.places, watchers, screen, interruptions, self._group.processes)
+            outcomes = watch.follow(runs)
         finally:
             interruptions.is_training = False
         return next((o.status for o in outcomes.values() if o.status), 0)
@@ -111,7 +115,8 @@ class Job:
         self._workers = [self._workers[n] for n in order]
         places = [places[n] for n in order]
         self.places |= {rank_name(rank): p.place for rank, p in enumerate(places)}
-        port = _started(rank_name(0), self._workers[0].free_port.remote())
+        address = meeting_address(places)
+        port = _started(rank_name(0), self._workers[0].free_port.remote(address))
         return [
             Work(
                 task.entry,
@@ -124,7 +129,7 @@ class Job:
                 self._parts[STORE],
                 self._parts[ADVANTAGES],
             )
-            for environment in rank_environments(places, places[0].place.address, port)
+            for environment in rank_environments(places, address, port)
         ]
 
     def _wait_for_places(self) -> list[RankPlace]:

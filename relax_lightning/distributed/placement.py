@@ -11,6 +11,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from relax_lightning.config import ClusterConfig
+from relax_lightning.distributed.processes import RayProcesses
 from relax_lightning.plan.machine import count_gpus
 
 _SECONDS = 60.0
@@ -68,10 +69,16 @@ def resources_here() -> dict[str, float]:
 
 
 class SharedGroup:
-    """The placement group: a bundle a rank, as few machines as possible. Leaving the context gives it back."""
+    """The placement group: a bundle a rank, as few machines as possible. Leaving the context gives it back.
 
-    def __init__(self, demand: Demand) -> None:
+    Args:
+        demand: What is placed.
+        processes: Ray's own, where they are this process's.
+    """
+
+    def __init__(self, demand: Demand, processes: RayProcesses) -> None:
         self._demand = demand
+        self.processes = processes
         self._group: Any = None
 
     def __enter__(self) -> SharedGroup:
@@ -92,7 +99,9 @@ class SharedGroup:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        remove_placement_group(self._group)
+        # Of a dead Ray it would ask for a minute, after which Ray ends this process.
+        if self.processes.lost() is None:
+            remove_placement_group(self._group)
 
     def options(self, bundle: int) -> dict[str, Any]:
         """Actor options that place a rank into a bundle."""

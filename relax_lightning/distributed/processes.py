@@ -6,15 +6,52 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _LOG_LINES = 25
 _SECONDS = 10.0
+_NEEDED = ("gcs_server", "raylet")
+"""Ray's processes without which it starts and ends nothing."""
+
+
+class LostRayError(RuntimeError):
+    """A process of Ray's own died: no part of a job can be started or ended there any more."""
+
+
+class RayProcesses:
+    """Ray's own processes, where this process has started them; of a cluster that it joined, none.
+
+    Args:
+        folder: Ray's, which holds their logs.
+        started: They.
+    """
+
+    def __init__(self, folder: str = "", started: Sequence[psutil.Process] = ()) -> None:
+        self._all = started
+        self._processes = {process.name(): process for process in started if process.name() in _NEEDED}
+        self._logs = Path(folder) / "session_latest" / "logs"
+
+    def lost(self) -> LostRayError | None:
+        """What to raise for the first of them that does not live."""
+        for name, process in self._processes.items():
+            # A child that died is a zombie until somebody waits for it.
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                what = f"Ray's {name} was killed or crashed (process {process.pid})"
+                return LostRayError(f"{what}; its logs are in {self._logs}")
+        return None
+
+    def end_rest(self) -> None:
+        """After Ray was shut down: end what is left, as agents that try for a minute to tell a dead `gcs_server`."""
+        for process in self._all:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from relax_lightning.distributed.environment import RankPlace
 from relax_lightning.distributed.processes import place_here
 from relax_lightning.errors import text_of
 from relax_lightning.import_path import import_object
+from relax_lightning.rendezvous import all_are_here, free_port, talk_on_loopback
 from relax_lightning.tracking.progress import Progress
 
 
@@ -77,16 +78,16 @@ class RankWorker:
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         return RankPlace(place_here(), str(gpus[0]) if gpus else None, len(os.sched_getaffinity(0)))
 
-    def free_port(self) -> int:
+    def free_port(self, host: str) -> int:
         """A port for the ranks to meet at, if this becomes rank 0."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return probe.getsockname()[1]
+        return free_port(host)
 
     def train(self, work: Work) -> Outcome:
         """Run the job's entry; returns instead of raising, so that one error is told once."""
         # Before torch is imported, which reads some of these then.
         os.environ.update(work.environment)
+        if all_are_here():
+            talk_on_loopback()
         progress = ForwardedProgress(work.coordinator, int(work.environment["RANK"]))
         with _signals(), _output_to(work.coordinator, is_shown=progress.is_shown):
             try:

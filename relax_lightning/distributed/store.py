@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import RayError
 from torch import Tensor
 
@@ -33,7 +31,6 @@ class TransferQueueStore:
     """
 
     def __init__(self, store: Any, coordinator: Any, deadline_seconds: float = DEADLINE_SECONDS) -> None:
-        os.environ.setdefault("TQ_NUM_THREADS", str(torch.get_num_threads()))
         from transfer_queue.client import AsyncTransferQueueClient
 
         connection: Any = ray.get(store.connection.remote(), timeout=deadline_seconds)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +16,7 @@ from ray.exceptions import RayError
 
 from relax_lightning.distributed.coordinator import Entered, Event
 from relax_lightning.distributed.interruptions import SIGNALS, Aborted, Interruptions
-from relax_lightning.distributed.processes import Place, log_end
+from relax_lightning.distributed.processes import LostRayError, Place, RayProcesses, log_end
 from relax_lightning.distributed.rank import Outcome
 from relax_lightning.distributed.screen import Screen
 from relax_lightning.distributed.stopped import SILENT, STOPPED, MachineWatch
@@ -22,6 +25,8 @@ COORDINATOR = "the coordinator"
 
 _GRACE_SECONDS = 2.0
 """After a first error: one rank's death shows in others as a broken connection, sometimes a moment earlier."""
+_SAVE_SECONDS = 45.0
+"""What ranks get to save without Ray, which ends them after 60."""
 _LEAVE_SECONDS = 10.0
 """After a rank has left: where all of them leave, they do so at one point of the work."""
 
@@ -57,6 +62,7 @@ class Watch:
         watchers: The parts that look after their machine, one a machine.
         screen: Shows what the ranks say.
         interruptions: Signals at the driver.
+        processes: Ray's own, where they are this process's.
     """
 
     def __init__(
@@ -66,11 +72,13 @@ class Watch:
         watchers: Sequence[str],
         screen: Screen,
         interruptions: Interruptions,
+        processes: RayProcesses,
     ) -> None:
         self._parts = parts
         self._places = places
         self._screen = screen
         self._interruptions = interruptions
+        self._processes = processes
         self._machines = [MachineWatch(name, places) for name in watchers]
         self._waiting: dict[Any, tuple[str, Callable[[Any], None]]] = {}
         """What is waited for: the part that will answer, and what is done with its answer."""
@@ -80,6 +88,9 @@ class Watch:
         self._first_left: float | None = None
         """When a rank was first seen to have left, on this machine's monotonic clock."""
         self._is_passed_on = False
+        self._lost_ray: LostRayError | None = None
+        self._gives_up = math.inf
+        """When the ranks have had their time to save after that, on this machine's monotonic clock."""
 
     def follow(self, works: Sequence[Any]) -> dict[int, Outcome]:
         """How each rank ended.
@@ -89,6 +100,7 @@ class Watch:
 
         Raises:
             LostPartError: A process died, or is stopped and does not go on.
+            LostRayError: A process of Ray's own died.
             RankError: A rank's work raised, or left while others went on.
             Aborted: A signal ended a rank outside training.
         """
@@ -103,6 +115,7 @@ class Watch:
             began = time.monotonic()
             # Ray looks for signals about once a second while it waits; the timeout is for ours that came just before.
             self._wait(1.0)
+            self._look_at_ray()
             self._pass_signal_on()
             for machine in self._machines:
                 if machine.is_silent(time.monotonic() - began):
@@ -110,6 +123,8 @@ class Watch:
         if self._failed():
             self._wait_for_causes()
         self.show_rest()
+        if self._lost_ray is not None and any(outcome.status for outcome in self._outcomes.values()):
+            raise self._lost_ray
         self._refuse_bad_ends(len(works))
         return self._outcomes
 
@@ -160,6 +175,23 @@ class Watch:
             self._parts[COORDINATOR].signal.remote(self._interruptions.received)
             self._is_passed_on = True
 
+    def _look_at_ray(self) -> None:
+        """Let the ranks end and save, where Ray has died and they live: it ends them too after a minute.
+
+        Raises:
+            LostRayError: They had their time for it.
+        """
+        if self._lost_ray is None:
+            self._lost_ray = self._processes.lost()
+            if self._lost_ray is None:
+                return
+            self._gives_up = time.monotonic() + _SAVE_SECONDS
+            print(f"{self._lost_ray}: this iteration ends, then the run is saved", file=sys.stderr)
+            self._parts[COORDINATOR].signal.remote(int(signal.SIGTERM))
+            self._is_passed_on = True
+        if time.monotonic() > self._gives_up:
+            raise self._lost_ray
+
     def _failed(self) -> dict[int, Outcome]:
         return {rank: outcome for rank, outcome in self._outcomes.items() if outcome.message is not None}
 
@@ -201,6 +233,10 @@ class Watch:
             raise RankError(rank, early[rank])
 
     def _lost(self, name: str, how: str) -> LostPartError:
+        # With Ray's own processes all parts die.
+        lost = self._processes.lost()
+        if lost is not None:
+            raise lost
         self.show_rest()
         place, phase = self._places[name], self._phases.get(name)
         when = f" in its {phase} phase" if phase else ""

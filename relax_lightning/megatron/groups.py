@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from relax_lightning.config import ParallelConfig
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.peers import ALONE, DEADLINE, Peers
+from relax_lightning.rendezvous import all_are_here, store_at, talk_on_loopback
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,15 @@ def _initialize_default_group(device: torch.device) -> None:
     # Not bound to the device: NCCL would connect all of Megatron's twenty groups at once, of which few ever talk, for a
     # third of a GiB of the GPU each, and half a second when it is left.
     backend = "nccl" if is_gpu else "gloo"
-    if "RANK" in os.environ:
+    if all_are_here():
+        talk_on_loopback()
+    if "RANK" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    elif os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # The store of torchrun's own process.
         dist.init_process_group(backend, timeout=DEADLINE)
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group(backend, init_method=address, rank=0, world_size=1)
+    else:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = store_at(host, port, is_server=rank == 0, timeout=DEADLINE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=DEADLINE)

@@ -17,6 +17,8 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+from relax_lightning.rendezvous import talk_on_loopback
+
 _PR_SET_PDEATHSIG = 1
 _HOST_PID = "RELAX_LIGHTNING_SGLANG_HOST"
 
@@ -46,6 +48,7 @@ def main() -> None:
     request = json.load(sys.stdin)
     end_with(request["parent"])
     os.environ[_HOST_PID] = str(os.getpid())
+    talk_on_loopback()
     skip_other_models(request["defaults"]["model_path"])
     # What is imported stays: looking for garbage in it takes a quarter of the time.
     gc.disable()

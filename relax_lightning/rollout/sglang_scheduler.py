@@ -8,7 +8,9 @@ the sampler, and draw by inversion as the embedded engine does. Only the server 
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 gc.disable()  # as in sglang_host
@@ -17,6 +19,7 @@ import torch  # noqa: E402
 from sglang.srt.managers.scheduler import run_scheduler_process  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from relax_lightning.rendezvous import store_at  # noqa: E402
 from relax_lightning.rollout.sampling import draw_tokens, draws_at, likeliest  # noqa: E402
 from relax_lightning.rollout.sglang_arguments import NUM_RESPONSE_TOKENS  # noqa: E402
 
@@ -32,6 +35,7 @@ def run_scheduler(*args: Any, absent: Sequence[int], seeded: bool, **kwargs: Any
         seeded: Draws depend on seed, sample id and position alone; else on SGLang's own random state.
     """
     _answer_cuda_calls()
+    _listen_on_its_host()
     if absent:
         _leave_out(absent)
     if seeded:
@@ -66,6 +70,18 @@ def _leave_out(absent: Sequence[int]) -> None:
         return own_forward(self, logits_output, *args, **kwargs)
 
     Sampler.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _listen_on_its_host() -> None:
+    """The store where its processes meet listens on the address that SGLang gives it, torch's own on all of them."""
+
+    def create(host: str, port: int, rank: int, size: int, timeout: timedelta, *options: Any) -> Any:
+        return store_at(host, port, is_server=rank == 0, timeout=timeout)
+
+    # Not `import ... as`, which gives the function of that name.
+    module: Any = importlib.import_module("torch.distributed.rendezvous")
+    assert hasattr(module, "_create_c10d_store")
+    module._create_c10d_store = create
 
 
 def _draw_by_name() -> None:

@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 import psutil
 
 from relax_lightning.gpu_memory import ALLOCATOR_VARIABLES
+from relax_lightning.rendezvous import LOOPBACK, free_port, past_proxy
 from relax_lightning.rollout.sglang_client import SGLangClient
 
 STAND_IN = Path(__file__).parent / "sgl_kernel_cpu"
@@ -76,10 +76,10 @@ class SGLangServer:
         (model_path / "config.json").write_text(json.dumps(model))
         if tokenizer is not None:
             tokenizer.save_pretrained(model_path)
-        port, api_key = _free_port(), secrets.token_urlsafe()
-        own = {"model_path": str(model_path), "host": "127.0.0.1", "port": port, "api_key": api_key}
+        port, api_key = free_port(LOOPBACK), secrets.token_urlsafe()
+        own = {"model_path": str(model_path), "host": LOOPBACK, "port": port, "api_key": api_key}
         self.client = SGLangClient(
-            f"http://127.0.0.1:{port}", api_key=api_key, timeout_seconds=timeout_seconds
+            f"http://{LOOPBACK}:{port}", api_key=api_key, timeout_seconds=timeout_seconds
         )
         request = {"parent": os.getpid(), "defaults": defaults | own, "chosen": chosen}
         request |= {"absent": list(absent), "seeded": seeded}
@@ -148,16 +148,12 @@ def _environment(more: dict[str, str], on_gpu: bool) -> dict[str, str]:
         if not _LAUNCHED.match(name) and not ALLOCATOR_VARIABLES.match(name)
     }
     environment = kept | more
+    # It asks itself by HTTP whether it is up.
+    environment |= past_proxy(environment)
     if not on_gpu:
         paths = [str(STAND_IN), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _start(request: dict[str, Any], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from relax_lightning.tracking.journal_logger import JournalLogger
-from relax_lightning.tracking.mlflow_run import without_credentials
+from relax_lightning.tracking.mlflow_run import set_environment, without_credentials
 from relax_lightning.tracking.sender import Sender
 from relax_lightning.tracking.spool import SPOOL_NAME, Spool, SpoolState, find_spool, is_run_key
 from relax_lightning.tracking.system import system_metrics as read_system_metrics
@@ -59,6 +59,7 @@ class MLflowLogger(JournalLogger):
                 "tracking.mlflow.uri: wanted a server (http://..., https://...) or a database (sqlite:///FILE), "
                 f"got {uri!r}; MLflow writes to no plain folder. Leave it out for a database in the run folder."
             )
+        set_environment()
         self._has_system_metrics = system_metrics
         text_tags = {key: str(value) for key, value in (tags or {}).items()}
         state = SpoolState(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from relax_lightning.rendezvous import past_proxy
 from relax_lightning.tracking.journal import PointBatch
 from relax_lightning.tracking.spool import Spool
 
@@ -25,6 +26,8 @@ _MAX_PARAMS_PER_REQUEST = 100
 _MAX_VALUE_LENGTH = 500
 _MAX_NAME_LENGTH = 250
 _ENVIRONMENT = {
+    # What MLflow tells its makers of its use goes over the network, and changes the environment from threads.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -152,10 +155,18 @@ class MLflowRun:
         return client.create_experiment(state.experiment, artifact_location=_artifact_location(state.uri))
 
 
-def prepare_mlflow() -> None:
-    """Import mlflow (seconds), set to short timeouts, no retries and no chatter where the user has set nothing else."""
+def set_environment() -> None:
+    """Short timeouts, no retries and no chatter where the user has set nothing else; before mlflow is imported.
+
+    And before a thread is started: to set a variable while another thread reads one may crash the process.
+    """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ.update(past_proxy(os.environ))
+
+
+def import_mlflow() -> None:
+    """Import mlflow, which takes seconds."""
     import mlflow.tracking  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
@@ -166,7 +177,6 @@ def without_credentials(uri: str) -> str:
 
 
 def _make_client(uri: str) -> MlflowClient:
-    prepare_mlflow()
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(uri)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from relax_lightning.tracking.mlflow_run import without_credentials
+from relax_lightning.tracking.mlflow_run import set_environment, without_credentials
 from relax_lightning.tracking.sender import describe, replay_spool
 from relax_lightning.tracking.spool import Spool, read_spools
 
@@ -16,6 +16,7 @@ def replay(run_folder: Path) -> bool:
     Returns:
         Whether everything has arrived.
     """
+    set_environment()
     spools = read_spools(run_folder)
     if not spools:
         print(f"{run_folder}: no runs spooled for MLflow")

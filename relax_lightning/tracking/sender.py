@@ -8,7 +8,7 @@ import threading
 import time
 from itertools import islice
 
-from relax_lightning.tracking.mlflow_run import MLflowRun, prepare_mlflow, without_credentials
+from relax_lightning.tracking.mlflow_run import MLflowRun, import_mlflow, without_credentials
 from relax_lightning.tracking.spool import Spool, SpoolBusyError, journal_held, read_spools
 
 log = logging.getLogger("relax_lightning.tracking")
@@ -88,7 +88,7 @@ class Sender(threading.Thread):
         if self._spool.is_drained:
             return
         try:
-            prepare_mlflow()
+            import_mlflow()
             self._is_imported = True
             self._run.connect()
             self._connected_at = self._connected_at or time.monotonic()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 from pathlib import Path
 
 from relax_lightning.callback import PPOCallback
@@ -40,3 +42,23 @@ class Signal(PPOCallback):
         """Any moment of the iteration would do."""
         if module.iteration == self.iteration and trainer.global_rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+class EnvironmentWatch(PPOCallback):
+    """Notes each change of the environment: the thread that makes it, whether MLflow's thread lives, the variable.
+
+    Args:
+        file: Where; a line a change.
+    """
+
+    def __init__(self, file: str) -> None:
+        path = Path(file).absolute()
+
+        def hook(event, arguments):
+            if event in ("os.putenv", "os.unsetenv"):
+                names = [thread.name for thread in threading.enumerate()]
+                line = f"{threading.current_thread().name} {'mlflow-sender' in names} {arguments[0]!r}\n"
+                with path.open("a") as notes:
+                    notes.write(line)
+
+        sys.addaudithook(hook)

@@ -20,6 +20,7 @@ from relax_lightning.distributed import stopped, watch  # noqa: E402
 from relax_lightning.distributed.interruptions import Aborted, Interruptions  # noqa: E402
 from relax_lightning.distributed.job import Job, Task  # noqa: E402
 from relax_lightning.distributed.placement import Demand, SharedGroup  # noqa: E402
+from relax_lightning.distributed.processes import RayProcesses  # noqa: E402
 from relax_lightning.distributed.screen import Screen  # noqa: E402
 from relax_lightning.distributed.watch import LostPartError, RankError  # noqa: E402
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 DIGITS = Path(__file__).resolve().parent.parent / "training" / "digits.yaml"
 CONFIG = resolve(load([str(DIGITS)], []))
+JOINED = RayProcesses()
 RANK_1 = "rank 1 (actor, critic and rollout)"
 
 
@@ -34,7 +36,7 @@ RANK_1 = "rank 1 (actor, critic and rollout)"
 def group(address):
     """A placement group of two CPU ranks."""
     ray.init(address=address, namespace="test-job", log_to_driver=False, logging_level=logging.ERROR)
-    with SharedGroup(Demand(2, "CPU")) as group:
+    with SharedGroup(Demand(2, "CPU"), JOINED) as group:
         yield group
     ray.shutdown()
 
@@ -75,7 +77,7 @@ def gone(job):
 def test_two_jobs_on_one_cluster_exchange_samples_bit_for_bit(group, tmp_path, monkeypatch, capfd):
     """Both use the same names of partitions, at the same time, in one namespace."""
     monkeypatch.chdir(tmp_path)
-    with SharedGroup(Demand(1, "CPU")) as first, SharedGroup(Demand(1, "CPU")) as second:
+    with SharedGroup(Demand(1, "CPU"), JOINED) as first, SharedGroup(Demand(1, "CPU"), JOINED) as second:
         with Job("a", first, 1) as a, Job("b", second, 1) as b:
             statuses = {}
             threads = [

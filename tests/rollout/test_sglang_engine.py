@@ -228,6 +228,8 @@ def test_a_killed_scheduler_is_replaced(engine: SGLangEngine) -> None:
     assert engine._server is not None
     family = psutil.Process(engine._server.process.pid)
     children = family.children(recursive=True)
+    listening = [c.laddr.ip for p in (family, *children) for c in p.net_connections() if c.status == "LISTEN"]
+    assert len(listening) > 1 and set(listening) <= {"127.0.0.1", "::1"}
     scheduler = next(p for p in children if "scheduler" in " ".join(p.cmdline()))
     engine.offload(["cuda_graph"])
     engine.onload(["cuda_graph"])

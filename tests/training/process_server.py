@@ -23,7 +23,9 @@ def main() -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import relax_lightning.lightning_cli
     import relax_lightning.rollout.megatron_engine  # noqa: F401
+    from relax_lightning.tracking.mlflow_run import set_environment
 
+    set_environment()
     # A machine of GPUs alone may lack it, and a run without tracking does not need it.
     with suppress(ImportError):
         import mlflow.tracking  # noqa: F401

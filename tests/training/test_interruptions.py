@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relax_lightning.config.checkpoints import complete_iterations, read_tracker
-from relax_lightning.tracking.mlflow_run import prepare_mlflow
+from relax_lightning.tracking.mlflow_run import set_environment
 
 HERE = Path(__file__).resolve().parent
 MLFLOW = "tracking.mlflow={experiment: interruptions}"
@@ -45,7 +45,7 @@ def mlflow_run(folder):
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
     """An MLflow database without a run: making its tables takes longer than a whole training here."""
-    prepare_mlflow()
+    set_environment()
     from mlflow.tracking import MlflowClient
 
     path = tmp_path_factory.mktemp("mlflow") / "mlruns.db"
