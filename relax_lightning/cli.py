@@ -15,7 +15,7 @@ from pathlib import Path
 from relax_lightning import __version__
 from relax_lightning.config.checkpoints import MANIFEST, committed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault
-from relax_lightning.config.files import nothing_left, resumed_folder
+from relax_lightning.config.files import looking_at_paths, nothing_left, resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
@@ -273,13 +273,14 @@ def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
     config, faults = read(
         arguments.config_files, arguments.overrides, keep_missing_variables=arguments.no_files
     )
-    found = check(
-        config,
-        check_files=not arguments.no_files,
-        resume=arguments.ckpt_path,
-        subcommand=command,
-        gpu_memory=arguments.gpu_memory,
-    )
+    with looking_at_paths():
+        found = check(
+            config,
+            check_files=not arguments.no_files,
+            resume=arguments.ckpt_path,
+            subcommand=command,
+            gpu_memory=arguments.gpu_memory,
+        )
     shadowing = None if arguments.no_files else shadowing_callbacks(Path.cwd())
     found += [] if shadowing is None else [shadowing]
     # A finding that rests on a faulty key says nothing: the key has its default there.
@@ -383,7 +384,8 @@ def _fail_with(problems: list[str], name: str) -> int:
     count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
     print(f"relax-lightning: {count} in {name}", file=sys.stderr)
     for problem in problems:
-        print(f"  - {' '.join(problem.split())}", file=sys.stderr)
+        # A key, unlike a value, is shown whole, and may be a page of text that was meant to be something else.
+        print(f"  - {' '.join(problem.split()):.2000}", file=sys.stderr)
     if any("got nothing; add" in problem or "wanted a model" in problem for problem in problems):
         print(f"  {_START}", file=sys.stderr)
     return 1

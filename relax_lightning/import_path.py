@@ -21,9 +21,10 @@ def import_object(key: str, path: str) -> Any:
         raise ValueError(f"{key}: wanted an import path like my_module.{path or 'MyClass'}, got {path!r}")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
         raise ValueError(
-            f"{key}: {module_name} (of {path}) could not be imported: {type(error).__name__}: {error}; the working "
+            f"{key}: {module_name} (of {path}) could not be imported: {reason}; the working "
             "directory, PYTHONPATH (of `ray start`, on a cluster that is joined) and the installed packages are on the "
             "import path"
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from argparse import ArgumentError
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from relax_lightning.config.files import (  # noqa: E402
     plain_checkpoint,
     whole_checkpoint,
 )
-from relax_lightning.config.parsing import register_config_types  # noqa: E402
+from relax_lightning.config.parsing import refusal, register_config_types  # noqa: E402
 from relax_lightning.config.tokens import end_tokens  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
@@ -98,6 +99,7 @@ class RelaxLightningCLI(LightningCLI):
             PPODataModule,
             run=False,
             args=self._tree(),
+            parser_kwargs={"exit_on_error": False},
             save_config_callback=None,
             auto_configure_optimizers=False,
             seed_everything_default=config.seed_everything,
@@ -112,6 +114,17 @@ class RelaxLightningCLI(LightningCLI):
             self.model.warm_starts = _warm_starts(config)
         if subcommand == "fit" and ckpt_path is None:
             self.trainer.strategy.before_first_save = partial(put_aside_earlier_checkpoints, config)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and say in one sentence what a user's class does not take.
+
+        Raises:
+            ValueError: It does not.
+        """
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            raise ValueError(refusal(str(error))) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Our callbacks under their fixed keys."""

@@ -187,18 +187,23 @@ def _describe_member(kind: Any) -> str:
 def _change(members: tuple[Any, ...], value: Any, where: Field[Any] | None) -> str:
     if str in members and not isinstance(value, list | dict) and value is not None:
         return "put it in quotes"
-    if (
-        isinstance(value, str)
-        and (int in members or float in members)
-        and _fits(float, _decoded(FromEnvironment(value)))
-    ):
-        return (
-            "remove the quotes"
-            if any(_fits(m, _decoded(FromEnvironment(value))) for m in members)
-            else "change it"
-        )
+    if isinstance(value, str) and (written := _as_of_yaml_1_1(value, members)) is not None:
+        return written
     if int in members and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if where is None or _is_required(where) or where.default is MISSING:
         return "change it"
     return f"change it, or leave it out for the default, {show(where.default)}"
+
+
+def _as_of_yaml_1_1(text: str, members: tuple[Any, ...]) -> str | None:
+    """What to do with text that is a number in quotes, or was a number or a truth value in YAML 1.1."""
+    if bool in members and text.lower() in ("yes", "on", "y", "no", "off", "n"):
+        return f"write {'true' if text.lower() in ('yes', 'on', 'y') else 'false'}"
+    plain = text.replace("_", "")
+    number = _decoded(FromEnvironment(plain))
+    if not {int, float}.intersection(members) or not _fits(float, number):
+        return None
+    if not any(_fits(member, number) for member in members):
+        return "change it"
+    return f"write {plain}" if plain != text else "remove the quotes"

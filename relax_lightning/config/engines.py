@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.config.faults import Fault, fault, is_finite_number
+from relax_lightning.config.faults import Fault, fault, is_finite_number, show
 
 
 def _is_whole(value: Any) -> bool:
@@ -69,7 +69,7 @@ def engine_faults(class_path: str, init_args: dict[str, Any]) -> list[Fault]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             change = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-            message = f"wanted an argument of {class_path}, got {name}: {value!r}; {change}"
+            message = f"wanted an argument of {class_path}, got {name}: {show(value)}; {change}"
             faults.append(Fault(f"init_args.{name}", message))
         elif not known[name][1](value) and not (value is None and name in _MAY_BE_NULL):
             message = fault(known[name][0], value, "change it or leave it out")

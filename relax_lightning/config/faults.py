@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
+_SHOWN = 400
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -82,12 +84,13 @@ def fault(wanted: str, got: Any, change: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a YAML reader would write it."""
+    """A value as a YAML reader would write it, and no more of it than a line holds."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(list(value) if isinstance(value, tuple) else value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def at_least(config: Any, bound: float, *names: str) -> list[Fault]:

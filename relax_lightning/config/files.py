@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,8 +32,23 @@ from relax_lightning.config.checkpoints import (
     read_tracker,
     role_folder,
 )
-from relax_lightning.config.faults import Problem, fault
+from relax_lightning.config.faults import ConfigurationError, Problem, fault, show
 from relax_lightning.config.tree import Config
+
+
+@contextmanager
+def looking_at_paths() -> Iterator[None]:
+    """What the disk refuses in the body, such as a name that is too long, is a fault of the configuration.
+
+    Raises:
+        ConfigurationError: The disk refused it.
+    """
+    try:
+        yield
+    except OSError as error:
+        got = f"{error.strerror}: {show(error.filename)}"
+        change = "correct the path, or what may be done there"
+        raise ConfigurationError([f"wanted paths that can be looked at, got {got}; {change}"]) from error
 
 
 def model_problems(config: Config) -> Iterator[Problem]:
@@ -97,7 +114,7 @@ def data_problems(config: Config) -> Iterator[Problem]:
         if not path.is_file():
             change = f"there is none, seen from {Path.cwd()}; change the path or make the file"
             yield Problem(key, fault("a JSON Lines or Parquet file", prompts.path, change))
-        elif path.suffix != ".parquet":
+        elif path.suffix.lower() not in (".parquet", ".pq"):
             yield from _line_problems(
                 key, path, prompts.input_key, rollout.batch_size if name == "train" else 1
             )
@@ -112,12 +129,26 @@ def folder_problems(config: Config) -> Iterator[Problem]:
     }
     seen: set[str] = set()
     for key, folder in folders.items():
+        if (problem := _name_problem(key, folder or "")) is not None:
+            yield problem
+            return  # the save roots follow the run folder
         parent = nearest_existing(Path(folder or "").absolute())
         # A save root below an unwritable run folder is the same trouble: one line is enough.
         if _is_writable_folder(parent) or str(parent) in seen:
             continue
         seen.add(str(parent))
         yield Problem(key, fault("a folder that can be written", folder, f"{parent} cannot; change it"))
+
+
+def _name_problem(key: str, folder: str) -> Problem | None:
+    """A name that no disk, or no line of text, can hold."""
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in folder):
+        return Problem(key, fault("a path without line ends and control characters", folder, "rename it"))
+    path = os.fsencode(Path(folder).absolute())
+    if len(path) > 3000 or max(map(len, path.split(b"/"))) > 255:
+        wanted = "a path of at most 3000 bytes, each name of at most 255"
+        return Problem(key, fault(wanted, folder, "give a shorter one"))
+    return None
 
 
 def load_problems(config: Config) -> Iterator[Problem]:
@@ -332,18 +363,20 @@ def _line_problems(key: str, path: Path, input_key: str, least: int | None) -> I
     """What the first lines of a file of prompts say already; no more of it is read than an iteration takes."""
     try:
         with path.open("rb") as file:
-            lines = list(islice((line for line in file if line.strip()), least or 1))
-        first = json.loads(lines[0]) if lines else None
-    except (OSError, ValueError):
+            lines = (line for line in file if line.strip())
+            line = next(lines, b"")
+            num_lines = bool(line) + sum(1 for _ in islice(lines, (least or 1) - 1))
+        first = json.loads(line) if line else None
+    except (OSError, ValueError, RecursionError):
         return  # reading the prompts names the line
-    if not lines:
+    if not line:
         yield Problem(key, f"wanted at least one prompt, got none; {path} is empty; give another file")
     elif isinstance(first, dict) and input_key not in first:
         column = fault(f"a column of {path}: {', '.join(first)}", input_key, "correct the key")
         yield Problem(f"{key.removesuffix('.path')}.input_key", column, involves=(key,))
-    elif len(lines) < (least or 1):
+    elif num_lines < (least or 1):
         message = fault(
-            f"at least the {least} prompts of an iteration", len(lines), "lower batch_size or add some"
+            f"at least the {least} prompts of an iteration", num_lines, "lower batch_size or add some"
         )
         yield Problem(key, message, involves=("data.rollout.batch_size",))
 

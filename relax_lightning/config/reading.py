@@ -15,50 +15,74 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from relax_lightning.config.building import FromEnvironment, Problems
+from relax_lightning.config.faults import show
 from relax_lightning.config.sections import field_types
 from relax_lightning.config.tree import Config
-from relax_lightning.config.yaml_text import parse_yaml
+from relax_lightning.config.yaml_text import MOST_LEVELS, parse_yaml, yaml_fault
+
+MOST_BYTES = 2**20
+"""Of a file: prompts or weights that are given for one are not read to their end."""
 
 
 def read_file(path: str, problems: Problems) -> dict[str, Any]:
     """The tree of one YAML file; an unreadable one is a problem and counts as empty."""
     try:
-        tree = parse_yaml(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        tree = None if len(text) > MOST_BYTES else parse_yaml(text)
     except FileNotFoundError:
         problems.add(path, "wanted a YAML file, got nothing at this path; change --config")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         problems.add(path, f"wanted a readable YAML file, got {_one_line(error)}; change --config")
     except yaml.YAMLError as error:
-        problems.add(path, f"wanted YAML, got {_yaml_fault(error)}; correct the file")
+        problems.add(path, f"wanted YAML, got {yaml_fault(error)}; correct the file")
     else:
-        if tree is None:
+        if len(text) > MOST_BYTES:
+            problems.add(path, "wanted a YAML file of at most 1 MiB, got a larger one; change --config")
+        elif tree is None:
             return {}
-        if isinstance(tree, dict):
+        elif isinstance(tree, dict):
             return with_full_reward({str(name): value for name, value in tree.items()})
-        problems.add(path, f"wanted a mapping of keys, got {type(tree).__name__}; correct the file")
+        else:
+            problems.add(path, f"wanted a mapping of keys, got {type(tree).__name__}; correct the file")
     return {}
 
 
 def read_override(text: str, problems: Problems) -> dict[str, Any]:
     """The tree of one `key=value`, leading dashes allowed.
 
-    The value is YAML; where text is wanted, a number or a truth value stays the text it is.
+    The value is YAML; where text is wanted it is the text as it was typed, save null and what begins with a quote or
+    a bracket.
     """
     key, equals, value_text = text.lstrip("-").partition("=")
     if not equals:
         problems.add(key, f"wanted key=value, got {text!r}; add the value")
         return {}
+    if key.count(".") >= MOST_LEVELS:
+        problems.add(key[:40] + "...", f"wanted a key of at most {MOST_LEVELS} names, got more; correct it")
+        return {}
     try:
         value = parse_yaml(value_text)
     except yaml.YAMLError as error:
-        problems.add(key, f"wanted YAML, got {value_text!r} ({_yaml_fault(error)}); correct the value")
-        return {}
-    if isinstance(value, int | float) and _wants_text(key):
+        if not (_wants_text(key) and _is_bare(value_text) and _is_unicode(value_text)):
+            problems.add(key, f"wanted YAML, got {show(value_text)} ({yaml_fault(error)}); correct the value")
+            return {}
+        value = value_text
+    if _wants_text(key) and _is_bare(value_text):
         value = value_text
     tree: Any = value
     for name in reversed(key.split(".")):
         tree = {name: tree}
     return with_full_reward(tree)
+
+
+def _is_unicode(text: str) -> bool:
+    # Bytes of a command line that are no UTF-8 come as halves of surrogate pairs.
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_bare(text: str) -> bool:
+    return text.strip() not in ("", "~", "null", "Null", "NULL") and text.lstrip()[0] not in "\"'[{"
 
 
 def merge(below: Any, above: Any) -> Any:
@@ -91,10 +115,18 @@ def interpolate(
         keep_missing_variables: an environment variable NAME that is not set, and has no default, reads as the
             text `${NAME}`; else it is a fault.
     """
+    if not _interpolates(tree):
+        return tree
     sound = _without(tree, lambda path, text: _has_grammar_fault(path, text, problems))
     root = OmegaConf.create(merge(defaults, sound))
     assert isinstance(root, DictConfig)
     return _replaced(sound, root, (), _Reading(problems, keep_missing_variables))
+
+
+def _interpolates(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_interpolates, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and "${" in value
 
 
 def with_full_reward(tree: dict[str, Any]) -> dict[str, Any]:
@@ -188,8 +220,8 @@ def _interpolation_fault(text: str, error: BaseException) -> str:
         change = f"export {name}=... or write ${{oc.env:{name},DEFAULT}}"
         return f"wanted the environment variable {name}, got none; {change}"
     if isinstance(error, RecursionError):
-        return f"wanted a value, got {text!r}, which refers to itself; change it"
-    return f"wanted something that {text!r} can refer to, got: {_one_line(error)}; change it"
+        return f"wanted a value, got {show(text)}, which refers to itself; change it"
+    return f"wanted something that {show(text)} can refer to, got: {_one_line(error)}; change it"
 
 
 def _has_grammar_fault(path: tuple[Any, ...], text: str, problems: Problems) -> bool:
@@ -198,7 +230,7 @@ def _has_grammar_fault(path: tuple[Any, ...], text: str, problems: Problems) -> 
     except OmegaConfBaseException as error:
         problems.add(
             _dotted(path),
-            f"wanted ${{key}} or ${{oc.env:NAME}}, got {text!r} ({_one_line(error)}); change it",
+            f"wanted ${{key}} or ${{oc.env:NAME}}, got {show(text)} ({_one_line(error)}); change it",
         )
         return True
     return False
@@ -230,12 +262,6 @@ def _wants_text(key: str) -> bool:
             return False
     members = {kind, *typing.get_args(kind)}
     return str in members and not members & {int, float, bool} and typing.get_origin(kind) not in (dict, list)
-
-
-def _yaml_fault(error: BaseException) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + (getattr(error, "problem", None) or _one_line(error))
 
 
 def _one_line(error: BaseException) -> str:

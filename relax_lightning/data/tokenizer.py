@@ -28,4 +28,12 @@ def load_tokenizer(source: str) -> Any:
         raise ValueError(
             f"model.actor.tokenizer: wanted a directory or an import path like my_package.make_tokenizer, got {source}"
         )
-    return import_object("model.actor.tokenizer", source)()
+    try:
+        tokenizer = import_object("model.actor.tokenizer", source)()
+    except TypeError as error:
+        raise ValueError(
+            f"model.actor.tokenizer: {source} cannot be called without arguments: {error}"
+        ) from error
+    if not hasattr(tokenizer, "encode"):
+        raise ValueError(f"model.actor.tokenizer: wanted a tokenizer, got {tokenizer!r:.80} from {source}")
+    return tokenizer

@@ -235,6 +235,16 @@ def test_a_users_own_callbacks_would_shadow_ours(call, folder):
         Path(theirs).unlink()
 
 
+@pytest.mark.parametrize(
+    "key", ["model.actor.hf_checkpoint", "data.rollout.train.path", "model.actor.warm_start"]
+)
+def test_a_path_that_the_disk_refuses_is_one_line(call, folder, key):
+    status, _, err = call("fit", "--config", "sound.yaml", f"--{key}", "x" * 5000)
+    assert (status, len(err)) == (1, 2)
+    assert err[1].startswith("  - wanted paths that can be looked at, got File name too long: 'xxx")
+    assert len(err[1]) < 1000
+
+
 def test_resuming_is_checked_before_anything_starts(call, folder):
     status, _, err = call("fit", "--config", "sound.yaml", "--ckpt_path", "nowhere")
     assert status == 1

@@ -1,10 +1,12 @@
 """jsonargparse builds every section from the resolved tree, as LightningCLI will."""
 
+from typing import Any
+
 import pytest
 from jsonargparse import ArgumentParser
 
 from relax_lightning import config as c
-from relax_lightning.config.parsing import register_config_types
+from relax_lightning.config.parsing import refusal, register_config_types
 
 
 class Module:
@@ -67,3 +69,81 @@ def test_a_fault_that_only_the_parser_sees_keeps_its_words():
     parser.add_argument("--reward", type=c.RewardConfig)
     with pytest.raises(Exception, match="num_workers: wanted a whole number, got 'x'"):
         parser.parse_object({"reward": {"name": "exact_match", "num_workers": "x"}})
+
+
+class Base:
+    """What a user's classes are derived from."""
+
+
+class Leaf(Base):
+    def __init__(self, number: int = 0, text: str = "", anything: Any = None) -> None:
+        self.given = [number, text, anything]
+
+
+class Outer(Base):
+    def __init__(self, inner: Base, more: list[Base] | None = None) -> None:
+        self.given = [inner, more]
+
+
+def user_parser():
+    register_config_types()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--trainer.callbacks", type=list[Base] | Base | None)
+    return parser
+
+
+def test_text_of_a_users_class_is_read_as_in_a_file():
+    parser = user_parser()
+
+    def given(**init_args):
+        entry = {"class_path": f"{__name__}.Leaf", "init_args": init_args}
+        parsed = parser.parse_object({"trainer": {"callbacks": [entry]}})
+        return parser.instantiate(parsed).trainer.callbacks[0].given
+
+    assert given(number="010", text="1:00") == [10, "1:00", None]
+    assert given(anything="1:00") == [0, "", "1:00"]
+    assert given(anything="yes") == [0, "", "yes"]
+    for wrong in ("1:00", "yes", "0b1", "1_0:0", 3.0):
+        with pytest.raises(Exception, match="Expected a <class 'int'>"):
+            given(number=wrong)
+
+
+LEAF, OUTER = f"{__name__}.Leaf", f"{__name__}.Outer"
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (
+            {"class_path": LEAF, "init_args": {"text": 3}},
+            f"{LEAF}: text: Expected a <class 'str'>. Got value: 3",
+        ),
+        ({"class_path": OUTER}, f"{OUTER}: the following arguments are required: inner"),
+        (
+            {"class_path": OUTER, "init_args": {"inner": {"class_path": LEAF, "init_args": {"numbr": 1}}}},
+            f"{OUTER}: inner: {LEAF}: Option 'numbr' is not accepted",
+        ),
+        (
+            {"class_path": OUTER, "init_args": {"inner": {"class_path": "no.Such"}}},
+            f"{OUTER}: inner: no.Such: No module named 'no'",
+        ),
+        (
+            {
+                "class_path": OUTER,
+                "init_args": {
+                    "inner": {"class_path": LEAF},
+                    "more": [{"class_path": LEAF}, {"class_path": LEAF, "init_args": {"x": 1}}],
+                },
+            },
+            f"{OUTER}: more: {LEAF}: Option 'x' is not accepted",
+        ),
+        (
+            {"class_path": OUTER, "init_args": {"inner": 3}},
+            f"{OUTER}: inner: Not a valid subclass of Base. Got value: 3",
+        ),
+    ],
+)
+def test_a_fault_in_a_users_class_is_one_sentence(entry, sentence):
+    with pytest.raises(Exception, match="Parser key") as error:
+        user_parser().parse_object({"trainer": {"callbacks": [entry]}})
+    assert refusal(str(error.value)) == f"trainer.callbacks: {sentence}; correct its class_path or init_args"

@@ -10,6 +10,7 @@ import pytest
 
 from relax_lightning.config import load, resolve
 from relax_lightning.config.checkpoints import TRACKER, newest_put_aside
+from relax_lightning.lightning_cli import run
 from relax_lightning.megatron.build import architecture_of
 from relax_lightning.preflight import check_callbacks, check_same_model, put_aside_earlier_checkpoints
 
@@ -36,6 +37,32 @@ def test_a_users_callback_is_looked_at_before_anything_runs(entry: dict[str, Any
     with pytest.raises(ValueError, match=message):
         check_callbacks([entry])
     check_callbacks([{"class_path": "EarlyStopping", "init_args": {"monitor": "reward/mean"}}])
+
+
+NESTED = """
+from lightning.pytorch import Callback
+
+class Outer(Callback):
+    def __init__(self, inner: Callback, more: list[Callback] | None = None) -> None:
+        self.inner = inner
+"""
+
+
+def test_a_typo_in_a_callback_of_a_callback_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nested_callbacks.py").write_text(NESTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = "{class_path: callbacks.critic_warmup.CriticOnlyWarmup, init_args: {num_stps: 3}}"
+    entry = f"{{class_path: nested_callbacks.Outer, init_args: {{inner: {inner}}}}}"
+    config = resolve(load([DIGITS], [f"trainer.default_root_dir={tmp_path}", f"trainer.callbacks=[{entry}]"]))
+    with pytest.raises(ValueError, match="num_stps") as error:
+        run("fit", config, None)
+    assert str(error.value) == (
+        "trainer.callbacks: nested_callbacks.Outer: inner: callbacks.critic_warmup.CriticOnlyWarmup: "
+        "Option 'num_stps' is not accepted; correct its class_path or init_args"
+    )
+    assert capsys.readouterr() == ("", "")
 
 
 def test_another_model_than_the_checkpoints_is_refused_key_by_key() -> None:
