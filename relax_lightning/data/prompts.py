@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from relax_lightning.batch import Prompts
 from relax_lightning.config import PromptsConfig
-from relax_lightning.data.prompt_records import PromptRecord, read_records
+from relax_lightning.data.prompt_cache import cache_key, table_of
+from relax_lightning.data.prompt_records import read_records
+from relax_lightning.data.prompt_rows import ArrowRows, PromptRow, Summary, Tokenizer, arrow_batch, prepare
+from relax_lightning.rewards.registry import ANY_LABEL
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class Tokenizer(Protocol):
-    """What prompts need of a `transformers` tokenizer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Tokens of a text."""
-        ...
-
-    def apply_chat_template(self, conversation: Any, *, add_generation_prompt: bool, tokenize: bool) -> Any:
-        """The text of a conversation, up to where the assistant goes on."""
-        ...
 
 
 @dataclass(frozen=True)
 class PromptDataset:
     """All prompts of a set, tokenized."""
 
-    token_ids: tuple[array[int], ...]
-    texts: tuple[str, ...]
-    labels: tuple[Any, ...]
-    metadata: tuple[dict[str, Any], ...]
+    rows: Sequence[PromptRow]
     num_dropped: int
     """Prompts that were longer than allowed."""
+    fingerprint: str
+    """A hash of all tokens and labels, in order."""
 
     @classmethod
     def load(
@@ -48,9 +36,11 @@ class PromptDataset:
         tokenizer: Tokenizer,
         *,
         max_prompt_tokens: int | None = None,
-        read_label: Callable[[Any], Any] = lambda label: label,
+        read_label: Callable[[Any], Any] = ANY_LABEL,
     ) -> Self:
         """Read and tokenize a set; prompts that are too long are dropped and counted.
+
+        A file is prepared once a host (`prompt_cache`); a prompts class is asked by every process.
 
         Args:
             config: Where the prompts are.
@@ -63,43 +53,63 @@ class PromptDataset:
         """
         limits = [limit for limit in (max_prompt_tokens, config.max_prompt_tokens) if limit is not None]
         limit = min(limits, default=None)
-        kept: list[tuple[array[int], str, PromptRecord]] = []
-        num_read = 0
-        for record in read_records(config, read_label):
-            num_read += 1
-            tokens, text = _tokenize(record, tokenizer, config.apply_chat_template)
-            if limit is None or len(tokens) <= limit:
-                kept.append((tokens, text, record))
-        num_dropped = num_read - len(kept)
-        _check_not_empty(config, num_read, num_dropped, limit)
-        return cls(
-            token_ids=tuple(tokens for tokens, _, _ in kept),
-            texts=tuple(text for _, text, _ in kept),
-            labels=tuple(record.label for _, _, record in kept),
-            metadata=tuple(record.metadata for _, _, record in kept),
-            num_dropped=num_dropped,
-        )
+
+        def make(write: Callable[[list[PromptRow]], object]) -> Summary:
+            return prepare(
+                read_records(config, read_label),
+                tokenizer,
+                write,
+                apply_chat_template=config.apply_chat_template,
+                limit=limit,
+            )
+
+        if config.path is None:
+            # Labels and metadata of a class may be any objects.
+            rows: list[PromptRow] = []
+            summary = make(rows.extend)
+            found: Sequence[PromptRow] = rows
+        else:
+            table, summary = table_of(
+                lambda: cache_key(config, tokenizer, limit, read_label),
+                lambda write: make(lambda rows: write(arrow_batch(rows))),
+            )
+            found = ArrowRows(table)
+        _check_not_empty(config, summary, limit)
+        return cls(found, summary.num_read - summary.num_kept, summary.fingerprint)
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return len(self.rows)
+
+    @property
+    def token_ids(self) -> tuple[array[int], ...]:
+        """Tokens of every prompt; like `texts`, `labels` and `metadata`, all of them in memory at once."""
+        return tuple(array("q", row.token_ids) for row in self.rows)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every prompt as text."""
+        return tuple(row.text for row in self.rows)
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """Every label."""
+        return tuple(row.label for row in self.rows)
+
+    @property
+    def metadata(self) -> tuple[dict[str, Any], ...]:
+        """Every prompt's metadata."""
+        return tuple(row.metadata for row in self.rows)
 
     def select(self, ids: Sequence[int]) -> Prompts:
         """The prompts at the given positions, in the given order."""
+        rows = [self.rows[i] for i in ids]
         return Prompts(
             ids=tuple(ids),
-            token_ids=tuple(tuple(self.token_ids[i]) for i in ids),
-            texts=tuple(self.texts[i] for i in ids),
-            labels=tuple(self.labels[i] for i in ids),
-            metadata=tuple(self.metadata[i] for i in ids),
+            token_ids=tuple(tuple(row.token_ids) for row in rows),
+            texts=tuple(row.text for row in rows),
+            labels=tuple(row.label for row in rows),
+            metadata=tuple(row.metadata for row in rows),
         )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of all tokens and labels, in order."""
-        digest = hashlib.blake2b(digest_size=8)
-        for tokens, label in zip(self.token_ids, self.labels, strict=True):
-            digest.update(len(tokens).to_bytes(8, "little") + tokens.tobytes() + repr(label).encode())
-        return digest.hexdigest()
 
 
 class PromptLoader:
@@ -194,35 +204,21 @@ class PromptLoader:
         return order
 
 
-def _tokenize(
-    record: PromptRecord, tokenizer: Tokenizer, apply_chat_template: bool
-) -> tuple[array[int], str]:
-    prompt = record.prompt
-    if isinstance(prompt, str) and not apply_chat_template:
-        tokens, text = tokenizer.encode(prompt), prompt
-    else:
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        try:
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except Exception as error:
-            raise ValueError(f"{record.source}: the tokenizer's chat template failed: {error}") from error
-        # The template has written the special tokens already.
-        tokens = tokenizer.encode(text, add_special_tokens=False)
-    if not tokens:
-        raise ValueError(f"{record.source}: the tokenizer makes no token of {text!r:.80}")
-    return array("q", tokens), text
-
-
-def _check_not_empty(config: PromptsConfig, num_read: int, num_dropped: int, limit: int | None) -> None:
+def _check_not_empty(config: PromptsConfig, summary: Summary, limit: int | None) -> None:
     name = config.path or config.class_path
-    if num_read == 0:
+    num_dropped = summary.num_read - summary.num_kept
+    if summary.num_read == 0:
         raise ValueError(f"{name}: there are no prompts in it")
-    if num_dropped == num_read:
+    if summary.num_kept == 0:
         raise ValueError(
-            f"{name}: all {num_read} prompts are longer than {limit} tokens; raise max_prompt_tokens, or lower "
+            f"{name}: all {summary.num_read} prompts are longer than {limit} tokens; raise max_prompt_tokens, or lower "
             "sampling.max_new_tokens to leave prompts more of the model's context"
         )
     if num_dropped > 0:
         _LOGGER.warning(
-            "%s: %d of %d prompts are longer than %s tokens, dropped", name, num_dropped, num_read, limit
+            "%s: %d of %d prompts are longer than %s tokens, dropped",
+            name,
+            num_dropped,
+            summary.num_read,
+            limit,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from relax_lightning.config.rewards import REWARDS
@@ -60,24 +61,35 @@ def load_answer(name: str | None, reward: Reward) -> Callable[[str], str | None]
     return getattr(reward, "answer", None) or whole_response
 
 
-def load_label(name: str | None) -> Callable[[Any], Any]:
-    """What checks a label of the data and returns what the reward gets; a reward of the user's own takes any label.
+@dataclass(frozen=True)
+class LabelReader:
+    """What checks a label of the data and returns what the reward gets."""
+
+    reward: str | None
+    """One of `REWARDS`; None for a reward of the user's own, which takes any label."""
+
+    def __call__(self, label: Any) -> Any:
+        """The label as the reward gets it; a ValueError says why it does not suit."""
+        if self.reward is None:
+            return label
+        try:
+            return import_object("reward", REWARDS[self.reward].label)(label)
+        except ValueError as error:
+            raise ValueError(f"does not suit the reward {self.reward}: {error}") from error
+
+
+ANY_LABEL = LabelReader(None)
+
+
+def load_label(name: str | None) -> LabelReader:
+    """The reader of a reward's labels.
 
     Args:
         name: One of `REWARDS`, or None for a reward of the user's own.
     """
-    if name is None:
-        return lambda label: label
-    _path_of(name)
-    check = import_object("reward", REWARDS[name].label)
-
-    def checked(label: Any) -> Any:
-        try:
-            return check(label)
-        except ValueError as error:
-            raise ValueError(f"does not suit the reward {name}: {error}") from error
-
-    return checked
+    if name is not None:
+        _path_of(name)
+    return LabelReader(name)
 
 
 def whole_response(response: str) -> str | None:
