@@ -36,10 +36,12 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+ui: export RUN := $(RUN)
 ui: setup
 	@$(BIN)/python -c 'from importlib.metadata import version; version("mlflow")' 2>/dev/null || $(BIN)/uv pip install --quiet --python $(BIN)/python \
 		--editable '.[ui]' --constraint requirements.lock
-	$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(abspath $(RUN))/mlruns.db
+	$(BIN)/mlflow ui --workers 1 --backend-store-uri "$$($(BIN)/python -c \
+		'import os; from relax_lightning.config.loader import mlflow_uri; print(mlflow_uri(os.environ["RUN"]))')"
 
 $(MODEL)/config.json: | setup
 	$(BIN)/python scripts/get_smollm2.py --output $(MODEL)

@@ -113,7 +113,7 @@ def following_run_folder(config: Config) -> Config:
         critic = replace(critic, save=None)
     if actor.save == _save_root(folder):
         actor = replace(actor, save=None)
-    if mlflow is not None and mlflow.uri == _mlflow_uri(folder):
+    if mlflow is not None and mlflow.uri == mlflow_uri(folder):
         mlflow = replace(mlflow, uri=None)
     return replace(
         config,
@@ -198,15 +198,17 @@ def _resolved_rollout(rollout: RolloutConfig) -> RolloutConfig:
 def _resolved_tracking(tracking: TrackingConfig, run_folder: str) -> TrackingConfig:
     if tracking.mlflow is None or tracking.mlflow.uri is not None:
         return tracking
-    return replace(tracking, mlflow=replace(tracking.mlflow, uri=_mlflow_uri(run_folder)))
+    return replace(tracking, mlflow=replace(tracking.mlflow, uri=mlflow_uri(run_folder)))
 
 
 def _save_root(run_folder: str) -> str:
     return str(Path(run_folder) / "checkpoints")
 
 
-def _mlflow_uri(run_folder: str) -> str:
-    return f"sqlite:///{Path(run_folder).absolute() / 'mlruns.db'}"
+def mlflow_uri(run_folder: str | Path) -> str:
+    """The database in a run folder; what a URI would take for its own is quoted, as SQLAlchemy 2.1 reads it."""
+    quoted = {ord(sign): f"%{ord(sign):02X}" for sign in "%?#"}
+    return f"sqlite:///{str(Path(run_folder).absolute() / 'mlruns.db').translate(quoted)}"
 
 
 def _first(value: Any, otherwise: Any) -> Any:

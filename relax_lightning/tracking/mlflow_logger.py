@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from relax_lightning.config.loader import mlflow_uri
 from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.mlflow_run import set_environment, without_credentials
 from relax_lightning.tracking.sender import Sender
@@ -53,7 +54,7 @@ class MLflowLogger(JournalLogger):
         evaluation: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(run_folder, resume_run_id, evaluation)
-        uri = uri or f"sqlite:///{self._run_folder / 'mlruns.db'}"
+        uri = uri or mlflow_uri(self._run_folder)
         if not uri.startswith(_SCHEMES):
             raise ValueError(
                 "tracking.mlflow.uri: wanted a server (http://..., https://...) or a database (sqlite:///FILE), "

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from relax_lightning.rendezvous import past_proxy
 from relax_lightning.tracking.journal import PointBatch
@@ -197,7 +197,8 @@ def _artifact_location(uri: str) -> str | None:
     # A server knows where its artifacts go; for a local database MLflow's default is the working directory.
     if not uri.startswith("sqlite:///"):
         return None
-    return (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
+    database = unquote(uri.removeprefix("sqlite:///").partition("?")[0])
+    return (Path(database).resolve().parent / "mlartifacts").as_uri()
 
 
 def _is_same(known: float, value: float) -> bool:

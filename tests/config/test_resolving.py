@@ -2,9 +2,11 @@
 
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from relax_lightning.config import Config, PromptsConfig, load, resolve, to_dict, to_yaml
-from relax_lightning.config.loader import following_run_folder
+from relax_lightning.config.loader import following_run_folder, mlflow_uri
+from tests.config.checking import only
 from tests.config.good import write
 
 
@@ -95,3 +97,36 @@ def test_what_follows_the_run_folder_is_null_in_its_file(good, tmp_path):
         assert resolve(following_run_folder(config)) == config
         assert given.partition("=")[2] in to_yaml(following_run_folder(config))
     assert following_run_folder(resolve(load([good], ["tracking.mlflow=null"]))).tracking.mlflow is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q?lr=1",
+        "pct%41b",
+        "100%",
+        "a#b",
+        "a&b;c",
+        "a b",
+        "-x",
+        "a:b@c",
+        "a\\b",
+        "ä🧬",
+        "'\"`$",
+        "...",
+        "x" * 255,
+    ],
+)
+def test_the_database_lies_in_the_run_folder_whatever_its_name(tmp_path, name):
+    uri = mlflow_uri(tmp_path / name)
+    assert make_url(uri).database == str(tmp_path / name / "mlruns.db")
+    assert uri == f"sqlite:///{tmp_path / name / 'mlruns.db'}" or {*"%?#"} & {*name}
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\tb", "a\rb", "a\x7fb", "a\u2028b", "x" * 256, "ä" * 128, "a/" * 2000]
+)
+def test_a_run_folder_that_no_disk_or_line_can_hold_is_refused(base, name):
+    line = only(base, f"trainer.default_root_dir={name}")
+    assert line.startswith("trainer.default_root_dir: wanted ")
+    assert len(line) < 1000 and "\n" not in line

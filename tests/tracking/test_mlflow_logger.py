@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from relax_lightning.config.loader import mlflow_uri
 from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.mlflow_logger import MLflowLogger, named_as_evaluation
 from relax_lightning.tracking.replay import main, replay
@@ -63,7 +64,8 @@ def redirect(folder: Path, uri: str) -> None:
 
 
 def test_run_arrives_whole_in_the_default_database(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run folder"
+    # What a URI would take for its query, for a quoted character and for a fragment.
+    folder = tmp_path / "run folder q?lr=1&x; 'ü' pct%41b #3"
     logger = MLflowLogger(folder, run_name="first", tags={"seed": 1}, system_metrics=True)
     assert logger.run_id is None and logger.version == logger.run_key
     (folder).mkdir()
@@ -74,7 +76,9 @@ def test_run_arrives_whole_in_the_default_database(tmp_path: Path, capfd: pytest
         logger.log_metrics({"reward/mean": step / 10, "odd name ü?": 1.0, "not/finite": float("nan")}, step)
     logger.finalize("success")
 
-    uri = f"sqlite:///{folder}/mlruns.db"
+    uri = mlflow_uri(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name]
+    assert (folder / "mlruns.db").stat().st_size > 0
     run_id = logger.run_id
     assert run_id is not None
     run = get_run(uri, run_id)
