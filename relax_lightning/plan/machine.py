@@ -29,7 +29,7 @@ def machine_problems(config: Config) -> Iterator[Problem]:
     """A resolved configuration that needs more GPUs than this machine has, where it runs on this machine alone."""
     cluster, present = config.cluster, count_gpus()
     if cluster is not None and cluster.address is None and cluster.accelerator != "cpu":
-        wanted = max(replicas * gpus for replicas, gpus in cluster.resources.values())
+        wanted = max((replicas * gpus for replicas, gpus in cluster.resources.values()), default=0)
         if wanted > present:
             change = (
                 "run it on a machine that has them, give cluster.address, or set cluster.accelerator: cpu"

@@ -45,7 +45,13 @@ NOT_THERE_YET = {
                 "relax_lightning/rewards/worker_process.py: WorkerProcess.__init__",
             ],
         ),
-        ("data.rollout.train.input_key", ["relax_lightning/data/prompt_records.py: read_records"]),
+        (
+            "data.rollout.train.input_key",
+            [
+                "relax_lightning/data/prompt_cache.py: cache_key",
+                "relax_lightning/data/prompt_records.py: read_records",
+            ],
+        ),
         (
             "data.rollout.validation.<name>.n_samples_per_prompt",
             [

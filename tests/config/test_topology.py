@@ -148,3 +148,8 @@ def test_sizes():
     assert [ranks(config, role) for role in ("actor", "critic", "rollout", "advantages")] == [4, 4, 4, 0]
     assert (data_parallel_size(config, "actor"), data_parallel_size(config, "critic")) == (2, 2)
     assert data_parallel_size(resolve(load([], base)), "actor") == 1
+
+
+def test_a_cluster_of_no_roles_is_answered_with_those_that_are_missing(found):
+    lines = found("cluster.accelerator=gpu", cluster="{}", check_files=True)
+    assert sum(line.startswith("cluster.resources: wanted the role ") for line in lines) == 4

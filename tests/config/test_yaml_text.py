@@ -86,13 +86,13 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )  # fmt: skip
 def test_what_is_no_configuration_is_refused_with_its_place(text, fault):
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(yaml.YAMLError) as error:
         parse_yaml(text)
     found = yaml_fault(error.value)
     assert found.startswith(fault)
     assert "\n" not in found
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 TEXTS = [
