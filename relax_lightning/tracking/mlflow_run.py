@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -64,6 +65,7 @@ class MLflowRun:
         if run.info.status != "RUNNING":
             client.update_run(run.info.run_id, status="RUNNING")
             self._spool.update(is_status_sent=False)
+        _remove_quoted_folder(self._spool.state.uri)
         self._client = client
 
     def send_points(self, batches: Sequence[PointBatch]) -> None:
@@ -199,6 +201,14 @@ def _artifact_location(uri: str) -> str | None:
         return None
     database = unquote(uri.removeprefix("sqlite:///").partition("?")[0])
     return (Path(database).resolve().parent / "mlartifacts").as_uri()
+
+
+def _remove_quoted_folder(uri: str) -> None:
+    # MLflow makes the folder of a database by its address as it is written, beside the one that is meant.
+    written = uri.removeprefix("sqlite:///")
+    if uri.startswith("sqlite:///") and unquote(written) != written:
+        with suppress(OSError):  # not empty: it is somebody's
+            Path(written).parent.rmdir()
 
 
 def _is_same(known: float, value: float) -> bool:
