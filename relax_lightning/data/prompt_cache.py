@@ -71,8 +71,8 @@ def cache_key(
 ) -> str | None:
     """A hash of all that the prepared prompts depend on; None where that cannot be told.
 
-    A prompts class, a tokenizer that is none of `transformers`' fast ones, a template that asks for the time and a check
-    of labels that is not ours may give something else at every start.
+    A prompts class, a tokenizer that is none of `transformers`' fast ones, a template that asks for the time and a
+    check of labels that is not ours may give something else at every start.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     template = json.dumps(getattr(tokenizer, "chat_template", None), sort_keys=True, default=str)
