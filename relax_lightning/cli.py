@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relax_lightning import __version__
-from relax_lightning.config.checkpoints import MANIFEST, committed_folder
+from relax_lightning.config.checkpoints import committed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault
 from relax_lightning.config.files import nothing_left, resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
+from relax_lightning.config.manifest import MANIFEST
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
 from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
-from relax_lightning.run_lock import run_lock
+from relax_lightning.run_lock import run_lock, save_roots
 
 USAGE = """\
 usage: relax-lightning COMMAND ...
@@ -119,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever read our output has seen enough, as in `fit --help | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         if not is_for_user(error):
             raise
         return _fail(text_of(error))
@@ -203,7 +204,7 @@ def _run(command: str, words: list[str]) -> int:
     _put_on_path(Path.cwd())
     # Of launched ranks the first; what the launcher of our own starts does not come by here.
     locks = command == "fit" and os.environ.get("RANK", "0") == "0"
-    with run_lock(config.trainer.default_root_dir) if locks else nullcontext():
+    with run_lock(config.trainer.default_root_dir, save_roots(config)) if locks else nullcontext():
         return _start(command, config, arguments)
 
 

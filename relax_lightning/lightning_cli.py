@@ -31,13 +31,14 @@ from callbacks.run_description import RunDescription  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict  # noqa: E402
-from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
+from relax_lightning.config.checkpoints import role_folder  # noqa: E402
 from relax_lightning.config.files import (  # noqa: E402
     context_tokens,
     nothing_left,
     plain_checkpoint,
     whole_checkpoint,
 )
+from relax_lightning.config.manifest import read_manifest  # noqa: E402
 from relax_lightning.config.parsing import register_config_types  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
@@ -198,6 +199,8 @@ class RelaxLightningCLI(LightningCLI):
             predicted={} if plan is None else plan.predicted,
             critic_size=0 if plan is None else plan.critic,
             verify_publish=self._config.strategy.verify_publish,
+            verify_checkpoints=self._config.strategy.verify_checkpoints,
+            trust_checkpoints=self._config.strategy.trust_checkpoints,
         )
 
     def _logger(self) -> JournalLogger | bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
 from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
+from relax_lightning.config.checkpoints import role_folder
 from relax_lightning.data.evaluation import Evaluation
 from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
@@ -115,6 +116,7 @@ class PPOModule(LightningModule):
             return
         strategy = self._strategy
         self._check_vocabulary()
+        strategy.verify(self._loaded_parts())
         self.actor: Actor
         self.critic: Critic
         actor_steps, critic_steps = self._num_steps()
@@ -134,17 +136,33 @@ class PPOModule(LightningModule):
     def _take_in(self, role: Actor | Critic) -> None:
         """Give a role that was just built its place on the GPU, and the weights it begins with."""
         self._strategy.register(role.name, role)
+        trusted = self._strategy.trusts_checkpoints
         if role.name in self.warm_starts:
-            role.load(self.warm_starts[role.name], weights_only=True)
+            role.load(self.warm_starts[role.name], weights_only=True, trusted=trusted)
         if role.name in self.load_folders:
-            role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
+            role.load(self.load_folders[role.name], weights_only=self.load_weights_only, trusted=trusted)
+
+    def _loaded_parts(self) -> list[Path]:
+        """Folders of every checkpoint that this run reads, a part each."""
+        parts = [*self.warm_starts.values(), *self.load_folders.values()]
+        if self.trainer.ckpt_path is not None:
+            parts += self._strategy.parts_of(self.trainer.ckpt_path)
+        reference = self.config.reference
+        if self._uses_reference and reference is not None and reference.load is not None:
+            parts.append(role_folder(reference.load, "actor"))
+        return parts
+
+    @property
+    def _uses_reference(self) -> bool:
+        return bool(self.config.algorithm.kl_coef or self.config.algorithm.use_kl_loss)
 
     def _build_reference(self) -> Reference | None:
         """Before the actor is loaded: where nothing else is said, the reference is what it started from."""
-        algorithm, reference = self.config.algorithm, self.config.reference
-        if reference is None or not (algorithm.kl_coef or algorithm.use_kl_loss):
+        reference = self.config.reference
+        if reference is None or not self._uses_reference:
             return None
-        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint)
+        trusted = self._strategy.trusts_checkpoints
+        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint, trusted=trusted)
 
     def _start_engine(self) -> None:
         engine = self._data.rollout.engine

@@ -12,7 +12,7 @@ from huggingface_hub import save_torch_state_dict
 
 from relax_lightning.config import ArchitectureConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config
-from relax_lightning.config.checkpoints import read_manifest
+from relax_lightning.config.manifest import read_manifest
 from relax_lightning.import_path import import_object
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.groups import groups_of, initialize_groups

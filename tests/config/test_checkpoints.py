@@ -9,9 +9,9 @@ from relax_lightning.config.checkpoints import (
     find_latest,
     iteration_folder,
     iteration_of,
-    read_manifest,
     read_tracker,
 )
+from relax_lightning.config.manifest import read_manifest
 
 
 def test_names_of_folders(tmp_path):

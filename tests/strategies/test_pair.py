@@ -12,9 +12,9 @@ from relax_lightning.config.checkpoints import (
     is_complete,
     iteration_folder,
     read_folders,
-    read_manifest,
     read_tracker,
 )
+from relax_lightning.config.manifest import read_manifest
 from relax_lightning.strategies.pair import PairedCheckpoints
 
 WRITING = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
