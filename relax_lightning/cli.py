@@ -62,10 +62,11 @@ PLAN_OPTIONS = """\
 """
 
 EXPORT_USAGE = """\
-usage: relax-lightning export CHECKPOINT DIR
+usage: relax-lightning export CHECKPOINT DIR [--trust]
 
   CHECKPOINT   an iter_ folder, or a checkpoint root, which means its newest checkpoint
   DIR          where the Hugging Face directory is written; must not hold anything yet
+  --trust      run the code that the checkpoint names, as a tokenizer of yours; only for what you or yours wrote
 """
 
 CONFIG_USAGE = """\
@@ -317,23 +318,27 @@ def _export(words: list[str]) -> int:
     if "--help" in words or "-h" in words:
         print(EXPORT_USAGE, end="")
         return 0
-    if len(words) != 2 or any(word.startswith("-") for word in words):
+    places = [word for word in words if word != "--trust"]
+    if len(places) != 2 or any(word.startswith("-") for word in places):
         raise UsageError(f"wanted export CHECKPOINT DIR, got {' '.join(words) or 'nothing after export'}")
-    checkpoint, directory = Path(words[0]), Path(words[1])
+    checkpoint, directory, trusted = Path(places[0]), Path(places[1]), "--trust" in words
     if checkpoint.is_dir() and not (checkpoint / MANIFEST).is_file():
         checkpoint = committed_folder(checkpoint) or checkpoint
     if not (checkpoint / MANIFEST).is_file():
         change = "give an iter_ folder or a checkpoint root"
-        raise ValueError(f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', words[0], change)}")
+        raise ValueError(
+            f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', places[0], change)}"
+        )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"DIR: {fault('an empty or new folder', words[1], 'remove it or give another')}")
+        raise ValueError(f"DIR: {fault('an empty or new folder', places[1], 'remove it or give another')}")
     from relax_lightning.quiet import quiet_third_parties
 
     quiet_third_parties()
-    _put_on_path(Path.cwd())  # the tokenizer may be the user's own
+    if trusted:
+        _put_on_path(Path.cwd())  # the tokenizer may be the user's own
     from relax_lightning.megatron.export import export_checkpoint
 
-    export_checkpoint(checkpoint, directory)
+    export_checkpoint(checkpoint, directory, trusted=trusted)
     print(f"wrote {directory}, from {checkpoint}")
     return 0
 

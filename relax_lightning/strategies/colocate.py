@@ -238,7 +238,11 @@ class ColocateStrategy(ParallelStrategy):
     def checkpoints(self) -> PairedCheckpoints:
         """The run's checkpoints on disk, once `setup_environment` is through."""
         return PairedCheckpoints(
-            *self._roots, is_writer=self.is_global_zero, barrier=self.barrier, peers=self.peers
+            *self._roots,
+            is_writer=self.is_global_zero,
+            barrier=self.barrier,
+            share=(self.peers.rank, self.peers.size),
+            gather=self.peers.gather,
         )
 
     def parts_of(self, checkpoint: str | Path) -> list[Path]:

@@ -20,7 +20,6 @@ from relax_lightning.config.checkpoints import (
 )
 from relax_lightning.config.checksums import files_in, take
 from relax_lightning.config.manifest import FORMAT, MANIFEST
-from relax_lightning.peers import ALONE, Peers
 
 log = logging.getLogger("relax_lightning")
 
@@ -36,7 +35,8 @@ class PairedCheckpoints:
         critic_root: Where the critic goes; the same as `root` for one folder an iteration.
         is_writer: Whether this rank writes what is not sharded.
         barrier: Waits for all ranks.
-        peers: All ranks, which take the checksums of the files together.
+        share: `(rank, ranks)`: whose files this rank takes the checksums of.
+        gather: Everyone's value, by rank.
     """
 
     def __init__(
@@ -46,13 +46,15 @@ class PairedCheckpoints:
         *,
         is_writer: bool,
         barrier: Callable[[], None],
-        peers: Peers = ALONE,
+        share: tuple[int, int] = (0, 1),
+        gather: Callable[[Any], list[Any]] = lambda value: [value],
     ) -> None:
         self.root = Path(root).absolute()
         self.critic_root = Path(critic_root).absolute()
         self._is_writer = is_writer
         self._barrier = barrier
-        self._peers = peers
+        self._share = share
+        self._gather = gather
         self._kept: set[Path] = set()
 
     @property
@@ -140,8 +142,14 @@ class PairedCheckpoints:
             (name for part in parts for name in files_in(folder, part)),
             key=lambda name: -(folder / name).stat().st_size,
         )
-        own = take(folder, names[self._peers.rank :: self._peers.size])
-        return {name: kept for part in self._peers.gather(own) for name, kept in sorted(part.items())}
+        # The writer's list: a network's file system may show others an older one.
+        names = self._gather(names)[0]
+        rank, ranks = self._share
+        return {
+            name: kept
+            for part in self._gather(take(folder, names[rank::ranks]))
+            for name, kept in sorted(part.items())
+        }
 
     def _replace(self, partial: Path, folder: Path) -> None:
         if os.path.lexists(folder):
