@@ -21,6 +21,7 @@ from relax_lightning.config.manifest import MANIFEST
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
 from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
+from relax_lightning.quiet import quiet_third_parties
 from relax_lightning.run_lock import run_lock, save_roots
 
 USAGE = """\
@@ -192,11 +193,10 @@ def _run(command: str, words: list[str]) -> int:
         _print_key_help(command)
         return 0
     arguments = parse(words)
-    name = ", ".join(arguments.config_files) or "the command line"
     try:
         config, problems = _checked(command, arguments)
     except ConfigurationError as error:
-        return _fail_with(error.problems, name)
+        return _fail_with(error.problems, ", ".join(arguments.config_files) or "the command line")
     for problem in problems:
         print(f"relax-lightning: warning: {problem}", file=sys.stderr)
     if arguments.print_config:
@@ -325,19 +325,17 @@ def _export(words: list[str]) -> int:
     if checkpoint.is_dir() and not (checkpoint / MANIFEST).is_file():
         checkpoint = committed_folder(checkpoint) or checkpoint
     if not (checkpoint / MANIFEST).is_file():
-        change = "give an iter_ folder or a checkpoint root"
+        wanted = f"a complete checkpoint (with {MANIFEST})"
         raise ValueError(
-            f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', places[0], change)}"
+            f"CHECKPOINT: {fault(wanted, places[0], 'give an iter_ folder or a checkpoint root')}"
         )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ValueError(f"DIR: {fault('an empty or new folder', places[1], 'remove it or give another')}")
-    from relax_lightning.quiet import quiet_third_parties
-
     quiet_third_parties()
-    if trusted:
-        _put_on_path(Path.cwd())  # the tokenizer may be the user's own
     from relax_lightning.megatron.export import export_checkpoint
 
+    if trusted:
+        _put_on_path(Path.cwd())  # the tokenizer may be the user's own
     export_checkpoint(checkpoint, directory, trusted=trusted)
     print(f"wrote {directory}, from {checkpoint}")
     return 0

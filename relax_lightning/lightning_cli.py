@@ -109,6 +109,7 @@ class RelaxLightningCLI(LightningCLI):
             self.model.iteration_offset = self._loaded.iteration
         if ckpt_path is None and self._loaded is None:
             self.model.warm_starts = _warm_starts(config)
+        self.model.read_parts = self._read_parts()
         if subcommand == "fit" and ckpt_path is None:
             self.trainer.strategy.before_first_save = partial(put_aside_earlier_checkpoints, config)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -202,6 +203,18 @@ class RelaxLightningCLI(LightningCLI):
             verify_checkpoints=self._config.strategy.verify_checkpoints,
             trust_checkpoints=self._config.strategy.trust_checkpoints,
         )
+
+    def _read_parts(self) -> list[Path]:
+        """Every part of a checkpoint that this run reads."""
+        parts = [*self.model.warm_starts.values(), *self.model.load_folders.values()]
+        if self._checkpoint is not None:
+            strategy = self.trainer.strategy
+            assert isinstance(strategy, ColocateStrategy)
+            parts += strategy.parts_of(self._checkpoint)
+        reference = self._config.model.reference
+        if uses_reference(self._config) and reference is not None and reference.load is not None:
+            parts.append(role_folder(reference.load, "actor"))
+        return parts
 
     def _logger(self) -> JournalLogger | bool:
         if not is_first_rank():

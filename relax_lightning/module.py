@@ -21,7 +21,6 @@ from torch import Tensor
 from relax_lightning.batch import Experience, Prompts, Rollouts
 from relax_lightning.callback import HookDispatcher, check_hook_names
 from relax_lightning.config import ActorConfig, AlgorithmConfig, CriticConfig, ModelConfig, ReferenceConfig
-from relax_lightning.config.checkpoints import role_folder
 from relax_lightning.data.evaluation import Evaluation
 from relax_lightning.data.ppo import PPODataModule
 from relax_lightning.data.rollout import Scores
@@ -86,6 +85,8 @@ class PPOModule(LightningModule):
         self._published_steps = -1
         self.iteration_offset = 0
         """Iterations of the checkpoint that the roles were loaded from when it held no trainer."""
+        self.read_parts: list[Path] = []
+        """Folders of every checkpoint that will be read, a part each, such as `iter_0000012/actor`."""
         self.load_folders: dict[str, Path] = {}
         """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
         self.load_weights_only = False
@@ -116,7 +117,7 @@ class PPOModule(LightningModule):
             return
         strategy = self._strategy
         self._check_vocabulary()
-        strategy.verify(self._loaded_parts())
+        strategy.verify(self.read_parts)
         self.actor: Actor
         self.critic: Critic
         actor_steps, critic_steps = self._num_steps()
@@ -142,24 +143,10 @@ class PPOModule(LightningModule):
         if role.name in self.load_folders:
             role.load(self.load_folders[role.name], weights_only=self.load_weights_only, trusted=trusted)
 
-    def _loaded_parts(self) -> list[Path]:
-        """Folders of every checkpoint that this run reads, a part each."""
-        parts = [*self.warm_starts.values(), *self.load_folders.values()]
-        if self.trainer.ckpt_path is not None:
-            parts += self._strategy.parts_of(self.trainer.ckpt_path)
-        reference = self.config.reference
-        if self._uses_reference and reference is not None and reference.load is not None:
-            parts.append(role_folder(reference.load, "actor"))
-        return parts
-
-    @property
-    def _uses_reference(self) -> bool:
-        return bool(self.config.algorithm.kl_coef or self.config.algorithm.use_kl_loss)
-
     def _build_reference(self) -> Reference | None:
         """Before the actor is loaded: where nothing else is said, the reference is what it started from."""
-        reference = self.config.reference
-        if reference is None or not self._uses_reference:
+        algorithm, reference = self.config.algorithm, self.config.reference
+        if reference is None or not (algorithm.kl_coef or algorithm.use_kl_loss):
             return None
         trusted = self._strategy.trusts_checkpoints
         return build_reference(reference, self.actor, self.config.actor.hf_checkpoint, trusted=trusted)

@@ -169,6 +169,7 @@ def resume_problems(config: Config, resume: str | None, subcommand: str = "fit")
 
 def _refuse_unsound(config: Config, folder: Path) -> None:
     for role, part in read_folders(folder, _critic_root(config)).items():
+        refuse_misfits(part)
         if (part / MEGATRON_CONFIG).is_file():
             refuse_other_role(part, role, trusted=config.strategy.trust_checkpoints)
     if (folder / "trainer").is_dir():

@@ -60,6 +60,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     number = Path(folder).name.removeprefix("iter_")
     if number.isdecimal() and manifest.get("iteration", int(number)) != int(number):
         raise ValueError(f"{path}: {fault(f'iteration {int(number)}', manifest['iteration'], _CHANGE)}")
+    offset, iteration = manifest.get("iteration_offset", 0), manifest.get("iteration", 0)
+    if offset > iteration:
+        raise ValueError(f"{path}: iteration_offset: {fault(f'at most {iteration}', offset, _CHANGE)}")
     key = manifest.get("run_key", "")
     # It becomes a file's name.
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,200}", key) or key.startswith("."):

@@ -82,7 +82,11 @@ def load_role(
             optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=metadata)
         dict_list_map_inplace(_off_page_lock, optimizer)
         loaded = load_plainly(
-            {"model": model, "optimizer": optimizer}, Path(directory), role.name, trusted=trusted
+            {"model": model, "optimizer": optimizer},
+            Path(directory),
+            role.name,
+            num_tokens=role.model.num_tokens_known,
+            trusted=trusted,
         )
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
@@ -107,7 +111,8 @@ def load_model_weights(model: PolicyModel, directory: str | Path, *, trusted: bo
     role = "critic" if isinstance(model, CriticModel) else "actor"
     with cuda_stand_in(), torch.no_grad(), _quiet():
         state = {"model": model.sharded_state_dict(metadata=_metadata(model))}
-        loaded = load_plainly(state, Path(directory), role, trusted=trusted)
+        known = model.num_tokens_known
+        loaded = load_plainly(state, Path(directory), role, num_tokens=known, trusted=trusted)
         model.load_state_dict(loaded["model"])
 
 

@@ -14,7 +14,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedTensor, serialization
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import CheckpointException, FileSystemReader
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from relax_lightning.config.megatron_metadata import (
@@ -26,16 +26,17 @@ from relax_lightning.config.megatron_metadata import (
 )
 from relax_lightning.peers import PeerError
 
-_TRUST = "or set strategy.trust_checkpoints: true if you trust its writer"
 
-
-def load_plainly(state: dict[str, Any], folder: Path, role: str, *, trusted: bool) -> dict[str, Any]:
+def load_plainly(
+    state: dict[str, Any], folder: Path, role: str, *, num_tokens: int, trusted: bool
+) -> dict[str, Any]:
     """Megatron's `dist_checkpointing.load`, of plain values alone.
 
     Args:
         state: Sharded, as the model and its optimizer describe themselves.
         folder: The checkpoint.
         role: `actor` or `critic`, which it must hold.
+        num_tokens: Size of the vocabulary: each must have a row there, with or without rows that only pad.
         trusted: Run the code that it may hold.
 
     Raises:
@@ -45,35 +46,45 @@ def load_plainly(state: dict[str, Any], folder: Path, role: str, *, trusted: boo
     if not (folder / MEGATRON_CONFIG).is_file():
         raise ValueError(f"{folder} is no Megatron distributed checkpoint (it holds no {MEGATRON_CONFIG})")
     refuse_other_role(folder, role, trusted=trusted)
-    _refuse_other_shapes(state, tensor_shapes(folder, trusted=trusted), folder)
+    _refuse_other_shapes(state, tensor_shapes(folder, trusted=trusted), folder, num_tokens)
     try:
         with _readers(trusted=trusted):
-            return dist_checkpointing.load(state, str(folder))  # pyright: ignore[reportReturnType]
+            loaded: Any = dist_checkpointing.load(state, str(folder))
     except (torch.OutOfMemoryError, PeerError):
         raise
-    except Exception as error:
-        # Bytes that were written over may fail in any way, and torch puts a traceback of each rank into its text.
-        raise ValueError(_told(folder, error)) from error
+    except (Exception, CheckpointException) as error:
+        # Bytes that were written over may fail in any way; torch's own exception is none of Python's usual ones.
+        raise unreadable(folder, error) from error
+    if loaded.get("role", role) != role:
+        raise ValueError(f"wanted the {role}'s checkpoint, got {folder}, which is the {loaded['role']}'s")
+    return loaded
 
 
-def _told(folder: Path, error: BaseException) -> str:
+def unreadable(path: Path, error: BaseException) -> ValueError:
+    """What a user is told of a file that cannot be read, in one line; of objects that would run, how to trust them."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" )")]
-    refused = next(
-        (line for line in lines if "Unsupported global" in line or "unpickle" in line.lower()), None
-    )
+    # So torch names what it refuses to import.
+    refused = next((line for line in lines if "GLOBAL" in line), None)
     reason = (refused or (lines[-1] if lines else ""))[:300]
-    trust = "" if refused is None else f", {_TRUST}"
-    return f"{folder} cannot be read ({type(error).__name__}: {reason}); use another checkpoint{trust}"
+    trust = "" if refused is None else ", or set strategy.trust_checkpoints: true if you trust its writer"
+    change = f"use another checkpoint, as an older iteration beside it{trust}"
+    return ValueError(f"{path} cannot be read ({type(error).__name__}: {reason}); {change}")
 
 
-def _refuse_other_shapes(state: dict[str, Any], held: dict[str, tuple[int, ...]], folder: Path) -> None:
+def _refuse_other_shapes(
+    state: dict[str, Any], held: dict[str, tuple[int, ...]], folder: Path, num_tokens: int
+) -> None:
     different = []
     for tensor in nested_values(state):
-        if not isinstance(tensor, ShardedTensor) or tensor.allow_shape_mismatch:
+        if not isinstance(tensor, ShardedTensor):
             continue
-        if (shape := held.get(tensor.key)) != tuple(tensor.global_shape):
-            there = "absent" if shape is None else f"{list(shape)}"
-            different.append(f"{tensor.key} is {there}, here {list(tensor.global_shape)}")
+        wanted, shape = tuple(tensor.global_shape), held.get(tensor.key, ())
+        # Megatron says so of the vocabulary, which it pads.
+        if tensor.allow_shape_mismatch and shape[:1] >= (num_tokens,):
+            shape = wanted[:1] + shape[1:]
+        if shape != wanted:
+            there = f"{list(shape)}" if shape else "absent"
+            different.append(f"{tensor.key} is {there}, here {list(wanted)}")
     if different:
         more = "" if len(different) == 1 else f", and {len(different) - 1} more like it"
         raise ValueError(

@@ -15,6 +15,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from relax_lightning.megatron.plain_reading import unreadable
+
 STATE, TENSORS = "state.json", "state.safetensors"
 PICKLED = "state.pt"
 """What earlier versions wrote, by `torch.save`."""
@@ -113,15 +115,7 @@ def read_state(folder: Path, *, trusted: bool = False) -> dict[str, Any]:
             state = _together(json.loads(path.read_text()), tensors)
     except Exception as error:
         # Bytes that were written over may fail in any way.
-        reason = str(error).splitlines()[0] if str(error) else ""
-        trust = (
-            "; or set strategy.trust_checkpoints: true if you trust its writer"
-            if "eights_only" in str(error)
-            else ""
-        )
-        raise ValueError(
-            f"{path} cannot be read ({type(error).__name__}: {reason}); resume from an older iteration beside it{trust}"
-        ) from error
+        raise unreadable(path, error) from error
     if not isinstance(state, dict):
         raise ValueError(
             f"{path}: wanted a mapping, got {type(state).__name__}; resume from an older iteration"

@@ -180,7 +180,7 @@ class RichState(PPOCallback):
     loaded: ClassVar[Any] = None
 
     @staticmethod
-    def held() -> dict[str, Any]:
+    def held() -> dict[Any, Any]:
         """The state."""
         return {
             "!sign": (1, None, (2.5, float("inf"))), 3: "int", "text": "\ud800", "flags": {True, "a"}, "bytes": b"\0x",

@@ -43,7 +43,8 @@ def test_linked_folders_are_used_where_they_are(fit, tmp_path, capsys):
 
 def test_a_folder_that_goes_in_mid_run_is_an_error(command, tmp_path):
     remover = (("FolderRemover", {"hook": "on_rollout_end", "iteration": 2}),)
-    status, output, _ = command(tmp_path / "run", "trainer.max_steps=6", *SAVED, callbacks=remover)
+    keys = (f"trainer.default_root_dir={tmp_path / 'run'}", "trainer.max_steps=6", *SAVED)
+    status, output, _ = command(tmp_path / "log", *keys, callbacks=remover)
     newest = tmp_path / "run" / "checkpoints" / "iter_0000002"
     assert status == 1 and "Traceback" not in output, output
     (line,) = [line for line in output.splitlines() if line.startswith("relax-lightning:")]
@@ -53,21 +54,27 @@ def test_a_folder_that_goes_in_mid_run_is_an_error(command, tmp_path):
     assert find_latest(newest.parent) == (2, newest)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "samples", "config.yaml"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples/iter_0000001.json", "config.yaml", ".timeline.json.partial"]
+)
 def test_a_full_disk_is_one_line(command, tmp_path, name):
-    limit = {"metrics.jsonl": 40, "samples": 3500, "config.yaml": 40}[name]
-    hook = {"config.yaml": ("on_validation_start", 0)}.get(name, ("on_iteration_start", 1))
-    filler = (("DiskFiller", {"hook": hook[0], "iteration": hook[1], "limit": limit}),)
-    validation = "{mine: {class_path: relax_lightning.data.digits.ReversedDigits, init_args: {size: 3}}}"
-    keys = ("callbacks.metrics.samples_per_table=16", f"data.rollout.validation={validation}")
-    first = ("trainer.num_sanity_val_steps=1", "trainer.val_check_interval=5", "trainer.max_steps=9")
-    status, output, _ = command(tmp_path, *keys, *first, callbacks=filler)
+    full = tmp_path / name
+    keys = ("callbacks.metrics.samples_per_table=4", "callbacks.timeline={}", "trainer.max_steps=2")
+    callbacks, reason = (), "No space left on device"
+    if name == "metrics.jsonl":
+        # It is read first, and the device that is always full has no end.
+        callbacks = (("DiskFiller", {"hook": "on_iteration_start", "iteration": 1, "limit": 1500}),)
+        reason = "File too large"
+    else:
+        full.parent.mkdir(exist_ok=True)
+        full.symlink_to("/dev/full")
+    status, output, _ = command(tmp_path, *keys, callbacks=callbacks)
     assert status == 1 and "Traceback" not in output, output
-    lines = output.splitlines()
-    (line,) = [line for line in lines if line.startswith("relax-lightning: ") and "warning" not in line]
-    assert line.startswith(f"relax-lightning: {tmp_path / name}") and line.endswith(
-        ": File too large; make room there"
-    )
+    (line,) = [
+        line for line in output.splitlines() if line.startswith("relax-lightning: ") and "warning" not in line
+    ]
+    shown = "timeline.json" if "timeline" in name else name
+    assert line == f"relax-lightning: {tmp_path / shown}: {reason}; make room there"
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +200,7 @@ def test_two_runs_do_not_save_in_one_root(command, tmp_path):
     (tmp_path / "linked").symlink_to(root)
     with run_lock(tmp_path / "one", {"model.actor.save": str(root)}):
         status, output, _ = command(
-            tmp_path / "two", "trainer.max_steps=1", *SAVED, f"model.actor.save={tmp_path / 'linked'}"
+            tmp_path / "two", "trainer.max_steps=2", *SAVED, f"model.actor.save={tmp_path / 'linked'}"
         )
     (line,) = [line for line in output.splitlines() if "relax-lightning:" in line]
     assert status == 1 and (
