@@ -26,7 +26,7 @@ from relax_lightning.config.checkpoints import (
 from relax_lightning.config.checksums import refuse_misfits
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.manifest import MANIFEST, read_manifest
-from relax_lightning.config.megatron_metadata import MEGATRON_CONFIG, refuse_other_role
+from relax_lightning.config.megatron_metadata import MEGATRON_CONFIG, METADATA, refuse_other_role
 from relax_lightning.config.tree import Config
 
 
@@ -72,7 +72,7 @@ def source_problems(config: Config) -> Iterator[Problem]:
                 wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
                 yield Problem(key, fault(wanted, path, f"no {MEGATRON_CONFIG} is there; change it"))
             else:
-                refuse_other_role(folder, role, trusted=config.strategy.trust_checkpoints)
+                _refuse_weights(folder, role, trusted=config.strategy.trust_checkpoints)
         except ValueError as error:
             yield Problem(key, str(error))
 
@@ -169,11 +169,15 @@ def resume_problems(config: Config, resume: str | None, subcommand: str = "fit")
 
 def _refuse_unsound(config: Config, folder: Path) -> None:
     for role, part in read_folders(folder, _critic_root(config)).items():
-        refuse_misfits(part)
-        if (part / MEGATRON_CONFIG).is_file():
-            refuse_other_role(part, role, trusted=config.strategy.trust_checkpoints)
+        _refuse_weights(part, role, trusted=config.strategy.trust_checkpoints)
     if (folder / "trainer").is_dir():
         refuse_misfits(folder / "trainer")
+
+
+def _refuse_weights(part: Path, role: str, *, trusted: bool) -> None:
+    refuse_misfits(part)
+    if (part / METADATA).is_file():
+        refuse_other_role(part, role, trusted=trusted)
 
 
 def _critic_root(config: Config) -> Path | None:
@@ -300,9 +304,9 @@ def _half_problems(roots: dict[str, Path], *, trusted: bool) -> Iterator[Problem
         elif (folder / MANIFEST).is_file() and not (folder / role).is_dir():
             message = f"wanted the {role}'s half in {folder}, got none; load a root that holds both halves"
             yield Problem(f"model.{role}.load", message)
-        elif (role_folder(folder, role) / MEGATRON_CONFIG).is_file():
+        else:
             try:
-                refuse_other_role(role_folder(folder, role), role, trusted=trusted)
+                _refuse_weights(role_folder(folder, role), role, trusted=trusted)
             except ValueError as error:
                 yield Problem(f"model.{role}.load", str(error))
 
