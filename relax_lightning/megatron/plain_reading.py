@@ -53,7 +53,11 @@ def load_plainly(
     except (torch.OutOfMemoryError, PeerError):
         raise
     except (Exception, CheckpointException) as error:
-        # Bytes that were written over may fail in any way; torch's own exception is none of Python's usual ones.
+        # Bytes that were written over may fail in any way. Torch's own exception, which is no `Exception`, holds also
+        # what says nothing of them.
+        for cause, _ in getattr(error, "failures", {}).values():
+            if isinstance(cause, KeyboardInterrupt | SystemExit | torch.OutOfMemoryError):
+                raise cause from None
         raise unreadable(folder, error) from error
     if loaded.get("role", role) != role:
         raise ValueError(f"wanted the {role}'s checkpoint, got {folder}, which is the {loaded['role']}'s")
