@@ -13,6 +13,7 @@ from relax_lightning.callback import PPOCallback
 from relax_lightning.config.checkpoints import iteration_folder
 from relax_lightning.module import PPOModule
 from relax_lightning.strategies.colocate import ColocateStrategy
+from relax_lightning.strategies.trainer_state import refuse_odd_state
 
 
 class PairedCheckpoint(Checkpoint, PPOCallback):
@@ -47,7 +48,9 @@ class PairedCheckpoint(Checkpoint, PPOCallback):
         return self._newest
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A resumed run need not save again what it was loaded from."""
+        """A resumed run need not save again what it was loaded from; what could not be saved is found now."""
+        for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+            refuse_odd_state(callback.state_key, callback.state_dict())
         self._last_saved = _module(pl_module).iteration
         self._newest = Path(trainer.ckpt_path) if trainer.ckpt_path else None
         self._has_begun = True

@@ -15,7 +15,7 @@ from relax_lightning.errors import never_hiding_an_error
 from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.progress import LineProgress, Progress, make_progress
 from relax_lightning.tracking.samples import SampleTables
-from relax_lightning.tracking.summary import RunSummary
+from relax_lightning.tracking.summary import RunSummary, lost, refuse_lost
 
 
 class MetricLogger(PPOCallback):
@@ -77,6 +77,9 @@ class MetricLogger(PPOCallback):
         iteration = _iteration(trainer, module)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=iteration)
+        if lost(_loggers(trainer)):
+            # What was learned is saved; `on_fit_end` says why it ends.
+            trainer.should_stop = True
         self._summary.add(iteration, metrics)
         self._write_table(trainer, iteration)
         self._progress.iteration(iteration, metrics)
@@ -107,6 +110,7 @@ class MetricLogger(PPOCallback):
         if trainer.is_global_zero:
             saved = [getattr(c, "newest_folder", None) for c in trainer.checkpoint_callbacks]
             checkpoints = next((str(folder) for folder in saved if folder is not None), None)
+            refuse_lost(_loggers(trainer), checkpoints)
             print(self._summary.text(Path(trainer.default_root_dir), checkpoints, _loggers(trainer)))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

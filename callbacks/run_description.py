@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from relax_lightning.config import Config, to_dict, to_yaml
 from relax_lightning.config.loader import following_run_folder
+from relax_lightning.errors import writing
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.tracking.journal_logger import JournalLogger
 
@@ -31,7 +32,8 @@ class RunDescription(Callback):
         if trainer.is_global_zero and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             path = Path(trainer.default_root_dir) / CONFIG_NAME
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(to_yaml(following_run_folder(self._config)))
+            with writing(path):
+                path.write_text(to_yaml(following_run_folder(self._config)))
         self._tell_loggers(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from relax_lightning.batch import Prompts
 from relax_lightning.callback import PPOCallback
-from relax_lightning.errors import never_hiding_an_error
+from relax_lightning.errors import never_hiding_an_error, writing
 
 _INTERVAL_SECONDS = 30.0
 _MAX_EVENTS = 10_000
@@ -90,8 +90,9 @@ class PhaseTimeline(PPOCallback):
         path = _path(trainer)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(".timeline.json.partial")
-        partial.write_text(json.dumps({"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"}))
-        partial.replace(path)
+        with writing(path):
+            partial.write_text(json.dumps({"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"}))
+            partial.replace(path)
 
 
 def _path(trainer: Trainer) -> Path:

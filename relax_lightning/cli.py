@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relax_lightning import __version__
-from relax_lightning.config.checkpoints import MANIFEST, committed_folder
+from relax_lightning.config.checkpoints import committed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault
 from relax_lightning.config.files import looking_at_paths, nothing_left, resumed_folder
 from relax_lightning.config.loader import read, resolve, to_yaml
+from relax_lightning.config.manifest import MANIFEST
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
 from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
-from relax_lightning.run_lock import run_lock
+from relax_lightning.quiet import quiet_third_parties
+from relax_lightning.run_lock import run_lock, save_roots
 
 USAGE = """\
 usage: relax-lightning COMMAND ...
@@ -61,10 +63,11 @@ PLAN_OPTIONS = """\
 """
 
 EXPORT_USAGE = """\
-usage: relax-lightning export CHECKPOINT DIR
+usage: relax-lightning export CHECKPOINT DIR [--trust]
 
   CHECKPOINT   an iter_ folder, or a checkpoint root, which means its newest checkpoint
   DIR          where the Hugging Face directory is written; must not hold anything yet
+  --trust      run the code that the checkpoint names, as a tokenizer of yours; only for what you or yours wrote
 """
 
 CONFIG_USAGE = """\
@@ -119,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever read our output has seen enough, as in `fit --help | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         if not is_for_user(error):
             raise
         return _fail(text_of(error))
@@ -190,11 +193,10 @@ def _run(command: str, words: list[str]) -> int:
         _print_key_help(command)
         return 0
     arguments = parse(words)
-    name = ", ".join(arguments.config_files) or "the command line"
     try:
         config, problems = _checked(command, arguments)
     except ConfigurationError as error:
-        return _fail_with(error.problems, name)
+        return _fail_with(error.problems, ", ".join(arguments.config_files) or "the command line")
     for problem in problems:
         print(f"relax-lightning: warning: {problem}", file=sys.stderr)
     if arguments.print_config:
@@ -203,7 +205,7 @@ def _run(command: str, words: list[str]) -> int:
     _put_on_path(Path.cwd())
     # Of launched ranks the first; what the launcher of our own starts does not come by here.
     locks = command == "fit" and os.environ.get("RANK", "0") == "0"
-    with run_lock(config.trainer.default_root_dir) if locks else nullcontext():
+    with run_lock(config.trainer.default_root_dir, save_roots(config)) if locks else nullcontext():
         return _start(command, config, arguments)
 
 
@@ -317,23 +319,25 @@ def _export(words: list[str]) -> int:
     if "--help" in words or "-h" in words:
         print(EXPORT_USAGE, end="")
         return 0
-    if len(words) != 2 or any(word.startswith("-") for word in words):
+    places = [word for word in words if word != "--trust"]
+    if len(places) != 2 or any(word.startswith("-") for word in places):
         raise UsageError(f"wanted export CHECKPOINT DIR, got {' '.join(words) or 'nothing after export'}")
-    checkpoint, directory = Path(words[0]), Path(words[1])
+    checkpoint, directory, trusted = Path(places[0]), Path(places[1]), "--trust" in words
     if checkpoint.is_dir() and not (checkpoint / MANIFEST).is_file():
         checkpoint = committed_folder(checkpoint) or checkpoint
     if not (checkpoint / MANIFEST).is_file():
-        change = "give an iter_ folder or a checkpoint root"
-        raise ValueError(f"CHECKPOINT: {fault(f'a complete checkpoint (with {MANIFEST})', words[0], change)}")
+        wanted = f"a complete checkpoint (with {MANIFEST})"
+        raise ValueError(
+            f"CHECKPOINT: {fault(wanted, places[0], 'give an iter_ folder or a checkpoint root')}"
+        )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"DIR: {fault('an empty or new folder', words[1], 'remove it or give another')}")
-    from relax_lightning.quiet import quiet_third_parties
-
+        raise ValueError(f"DIR: {fault('an empty or new folder', places[1], 'remove it or give another')}")
     quiet_third_parties()
-    _put_on_path(Path.cwd())  # the tokenizer may be the user's own
     from relax_lightning.megatron.export import export_checkpoint
 
-    export_checkpoint(checkpoint, directory)
+    if trusted:
+        _put_on_path(Path.cwd())  # the tokenizer may be the user's own
+    export_checkpoint(checkpoint, directory, trusted=trusted)
     print(f"wrote {directory}, from {checkpoint}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import traceback
@@ -14,9 +15,30 @@ log = logging.getLogger("relax_lightning")
 _OURS = Path(__file__).resolve().parent
 
 
+_OF_DISKS = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EFBIG: "make room there",
+    errno.EROFS: "give a folder that can be written",
+    errno.EACCES: "change its permissions, or give another",
+    errno.EPERM: "change its permissions, or give another",
+    errno.ELOOP: "its links lead to each other; correct them",
+    errno.EIO: "look after its disk",
+    errno.ESTALE: "look after its disk",
+}
+"""What to do about what disks refuse."""
+
+
 def is_for_user(error: BaseException) -> bool:
-    """Whether our own code raised it knowing what to say. `RELAX_LIGHTNING_DEBUG=1` shows every traceback."""
-    if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1" or not isinstance(error, ValueError | RuntimeError):
+    """Whether our own code raised it knowing what to say, or a disk refused a file that is named.
+
+    `RELAX_LIGHTNING_DEBUG=1` shows every traceback.
+    """
+    if os.environ.get("RELAX_LIGHTNING_DEBUG") == "1":
+        return False
+    if isinstance(error, OSError):
+        return error.errno in _OF_DISKS and error.filename is not None
+    if not isinstance(error, ValueError | RuntimeError):
         return False
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
@@ -27,9 +49,23 @@ def is_for_user(error: BaseException) -> bool:
 
 def text_of(error: BaseException) -> str:
     """The message and its notes, where it is for a user; else the traceback."""
-    if is_for_user(error):
-        return "\n".join([str(error), *getattr(error, "__notes__", [])])
-    return "".join(traceback.format_exception(error)).rstrip()
+    if not is_for_user(error):
+        return "".join(traceback.format_exception(error)).rstrip()
+    text = str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        text = f"{error.filename}: {error.strerror}; {_OF_DISKS[error.errno]}"
+    return "\n".join([text, *getattr(error, "__notes__", [])])
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file: an error of the disk names it, as Python's own does only when a file is opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager

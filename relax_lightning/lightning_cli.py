@@ -32,13 +32,14 @@ from callbacks.run_description import RunDescription  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict  # noqa: E402
-from relax_lightning.config.checkpoints import read_manifest, role_folder  # noqa: E402
+from relax_lightning.config.checkpoints import role_folder  # noqa: E402
 from relax_lightning.config.files import (  # noqa: E402
     context_tokens,
     nothing_left,
     plain_checkpoint,
     whole_checkpoint,
 )
+from relax_lightning.config.manifest import read_manifest  # noqa: E402
 from relax_lightning.config.parsing import refusal, register_config_types  # noqa: E402
 from relax_lightning.config.tokens import end_tokens  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
@@ -112,6 +113,7 @@ class RelaxLightningCLI(LightningCLI):
             self.model.iteration_offset = self._loaded.iteration
         if ckpt_path is None and self._loaded is None:
             self.model.warm_starts = _warm_starts(config)
+        self.model.read_parts = self._read_parts()
         if subcommand == "fit" and ckpt_path is None:
             self.trainer.strategy.before_first_save = partial(put_aside_earlier_checkpoints, config)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -215,7 +217,21 @@ class RelaxLightningCLI(LightningCLI):
             predicted={} if plan is None else plan.predicted,
             critic_size=0 if plan is None else plan.critic,
             verify_publish=self._config.strategy.verify_publish,
+            verify_checkpoints=self._config.strategy.verify_checkpoints,
+            trust_checkpoints=self._config.strategy.trust_checkpoints,
         )
+
+    def _read_parts(self) -> list[Path]:
+        """Every part of a checkpoint that this run reads."""
+        parts = [*self.model.warm_starts.values(), *self.model.load_folders.values()]
+        if self._checkpoint is not None:
+            strategy = self.trainer.strategy
+            assert isinstance(strategy, ColocateStrategy)
+            parts += strategy.parts_of(self._checkpoint)
+        reference = self._config.model.reference
+        if uses_reference(self._config) and reference is not None and reference.load is not None:
+            parts.append(role_folder(reference.load, "actor"))
+        return parts
 
     def _logger(self) -> JournalLogger | bool:
         if not is_first_rank():

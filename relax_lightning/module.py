@@ -85,6 +85,8 @@ class PPOModule(LightningModule):
         self._published_steps = -1
         self.iteration_offset = 0
         """Iterations of the checkpoint that the roles were loaded from when it held no trainer."""
+        self.read_parts: list[Path] = []
+        """Folders of every checkpoint that will be read, a part each, such as `iter_0000012/actor`."""
         self.load_folders: dict[str, Path] = {}
         """A role's Megatron checkpoint to load after building, by role; empty: a fresh start or a whole resume."""
         self.load_weights_only = False
@@ -114,6 +116,7 @@ class PPOModule(LightningModule):
         if getattr(self, "actor", None) is not None:
             return
         strategy = self._strategy
+        strategy.verify(self.read_parts)
         self.actor: Actor
         self.critic: Critic
         actor_steps, critic_steps = self._num_steps()
@@ -133,17 +136,19 @@ class PPOModule(LightningModule):
     def _take_in(self, role: Actor | Critic) -> None:
         """Give a role that was just built its place on the GPU, and the weights it begins with."""
         self._strategy.register(role.name, role)
+        trusted = self._strategy.trusts_checkpoints
         if role.name in self.warm_starts:
-            role.load(self.warm_starts[role.name], weights_only=True)
+            role.load(self.warm_starts[role.name], weights_only=True, trusted=trusted)
         if role.name in self.load_folders:
-            role.load(self.load_folders[role.name], weights_only=self.load_weights_only)
+            role.load(self.load_folders[role.name], weights_only=self.load_weights_only, trusted=trusted)
 
     def _build_reference(self) -> Reference | None:
         """Before the actor is loaded: where nothing else is said, the reference is what it started from."""
         algorithm, reference = self.config.algorithm, self.config.reference
         if reference is None or not (algorithm.kl_coef or algorithm.use_kl_loss):
             return None
-        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint)
+        trusted = self._strategy.trusts_checkpoints
+        return build_reference(reference, self.actor, self.config.actor.hf_checkpoint, trusted=trusted)
 
     def _start_engine(self) -> None:
         engine = self._data.rollout.engine

@@ -37,3 +37,24 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     message = r"trainer\.default_root_dir: .*file/run cannot be written"
     with pytest.raises(ValueError, match=message), run_lock(tmp_path / "file" / "run"):
         pass
+
+
+def test_save_roots_are_held_too_by_whatever_name(tmp_path):
+    run, root = tmp_path / "run", tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "link").symlink_to(root)
+    # One root for both roles, and the run folder itself, are no trouble to the run that holds them.
+    own = {"model.actor.save": f"{root}/../root", "model.critic.save": str(tmp_path / "link")}
+    with run_lock(run, own), run_lock(tmp_path / "other", {"model.actor.save": str(tmp_path / "other")}):
+        message = rf"model\.critic\.save: wanted a folder that nobody trains in, got {tmp_path}/link, where process "
+        message += rf"{os.getpid()} on .*, of the run in {run}, trains; end that"
+        with (
+            pytest.raises(ValueError, match=message),
+            run_lock(tmp_path / "more", {"model.critic.save": f"{tmp_path}/link"}),
+        ):
+            pass
+        held = run_lock(tmp_path / "more", {"model.actor.save": str(run)})
+        with pytest.raises(ValueError, match=rf"model\.actor\.save: .* got {run}, where"), held:
+            pass
+    with run_lock(tmp_path / "more", own):
+        pass

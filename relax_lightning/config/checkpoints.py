@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import glob
 import itertools
-import json
+import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from relax_lightning.config.manifest import MANIFEST, read_manifest
 
 TRACKER = "latest_checkpointed_iteration.txt"
 """The one commit point of a checkpoint root."""
 
-MANIFEST = "manifest.json"
 RELEASE = "release"
 ROLES = ("actor", "critic")
 
@@ -24,8 +25,16 @@ def iteration_folder(root: str | Path, iteration: int) -> Path:
 
 def iteration_of(folder: str | Path) -> int | None:
     """The iteration that a folder's name says, or None for any other name."""
-    match = re.fullmatch(r"iter_(\d{7,})", Path(folder).name)
+    match = re.fullmatch(r"iter_(\d{7}|[1-9]\d{7,17})", Path(folder).name, re.ASCII)
     return int(match[1]) if match else None
+
+
+def is_same_folder(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths, however they are spelt, mean one folder; it need not be there."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def read_tracker(root: str | Path) -> int | Literal["release"] | None:
@@ -35,15 +44,18 @@ def read_tracker(root: str | Path) -> int | Literal["release"] | None:
         ValueError: The tracker holds something else.
     """
     path = Path(root) / TRACKER
-    if not path.is_file():
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; correct it") from error
     if text == RELEASE:
         return RELEASE
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
         return int(text)
     raise ValueError(
-        f"{path}: wanted an iteration or `release`, got {text!r}; "
+        f"{path}: wanted an iteration or `release`, got {text[:40]!r}; "
         "write the number of the newest complete iter_ folder"
     )
 
@@ -64,26 +76,6 @@ def role_folder(path: str | Path, role: str) -> Path:
     """
     folder = committed_folder(path) or Path(path)
     return folder / role if (folder / role).is_dir() else folder
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """The manifest of an iteration's folder, or None where it lacks one (a plain Megatron checkpoint).
-
-    Raises:
-        ValueError: The manifest is no JSON mapping.
-    """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        return None
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: wanted a JSON mapping, got {error}; use another checkpoint") from error
-    if not isinstance(manifest, dict):
-        raise ValueError(
-            f"{path}: wanted a JSON mapping, got {type(manifest).__name__}; use another checkpoint"
-        )
-    return manifest
 
 
 def complete_iterations(root: str | Path, roles: tuple[str, ...] = ROLES) -> list[int]:
@@ -112,7 +104,7 @@ def complete_pairs(save_root: str | Path, critic_root: str | Path | None = None)
         save_root: where the actor and the trainer are saved.
         critic_root: where the critic is saved; None or the same path is the layout with one root.
     """
-    if critic_root is None or Path(critic_root).absolute() == Path(save_root).absolute():
+    if critic_root is None or is_same_folder(critic_root, save_root):
         return complete_iterations(save_root, ROLES)
     of_critic = complete_iterations(critic_root, ("critic",))
     common = sorted(set(complete_iterations(save_root, ("actor",))).intersection(of_critic))
@@ -169,6 +161,20 @@ def newest_put_aside(root: str | Path) -> Path | None:
         if folder.suffix[1:].isdecimal() and (folder / TRACKER).is_file()
     ]
     return max(found)[1] if found else None
+
+
+def passed_over(save_root: str | Path, critic_root: str | Path | None, iteration: int) -> str | None:
+    """Why a resume takes `iteration` although the tracker of `save_root` names a newer one; None where it does not."""
+    newest = read_tracker(save_root)
+    if not isinstance(newest, int) or newest <= iteration:
+        return None
+    folder = iteration_folder(save_root, newest)
+    of_critic = folder if critic_root is None else iteration_folder(critic_root, newest)
+    wanted = {"manifest": folder / MANIFEST, "actor": folder / "actor", "critic": of_critic / "critic"}
+    wanted["critic's manifest"] = of_critic / MANIFEST
+    missing = [name for name, path in wanted.items() if not path.exists()]
+    why = f"it has no {missing[0]}" if missing else "its halves were not saved together"
+    return f"{folder} is newer, but {why}: the run resumes from iteration {iteration}"
 
 
 def find_latest(save_root: str | Path, critic_root: str | Path | None = None) -> tuple[int, Path] | None:

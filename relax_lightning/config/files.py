@@ -20,19 +20,21 @@ from relax_lightning.config.architecture import (
 )
 from relax_lightning.config.bridge import missing_packages
 from relax_lightning.config.checkpoints import (
-    MANIFEST,
     RELEASE,
     TRACKER,
     committed_folder,
     find_latest,
     iteration_of,
     newest_put_aside,
+    passed_over,
     read_folders,
-    read_manifest,
     read_tracker,
     role_folder,
 )
+from relax_lightning.config.checksums import refuse_misfits
 from relax_lightning.config.faults import ConfigurationError, Problem, fault, show
+from relax_lightning.config.manifest import MANIFEST, read_manifest
+from relax_lightning.config.megatron_metadata import MEGATRON_CONFIG, METADATA, refuse_other_role
 from relax_lightning.config.tree import Config
 
 
@@ -86,10 +88,16 @@ def source_problems(config: Config) -> Iterator[Problem]:
         # The critic follows the actor: one line is enough.
         if path is None or path in missing:
             continue
-        if not (role_folder(path, role) / "metadata.json").is_file():
-            missing.add(path)
-            wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
-            yield Problem(key, fault(wanted, path, "no metadata.json is there; change it"))
+        try:
+            folder = role_folder(path, role)
+            if not (folder / MEGATRON_CONFIG).is_file():
+                missing.add(path)
+                wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
+                yield Problem(key, fault(wanted, path, f"no {MEGATRON_CONFIG} is there; change it"))
+            else:
+                _refuse_weights(folder, role, trusted=config.strategy.trust_checkpoints)
+        except ValueError as error:
+            yield Problem(key, str(error))
 
 
 def context_tokens(config: Config) -> int | None:
@@ -164,7 +172,9 @@ def load_problems(config: Config) -> Iterator[Problem]:
         )
         return
     try:
-        yield from _pair_problems(Path(actor), Path(critic or actor))
+        yield from _pair_problems(
+            Path(actor), Path(critic or actor), trusted=config.strategy.trust_checkpoints
+        )
     except ValueError as error:
         yield Problem("model.actor.load", str(error), involves=(key,))
 
@@ -181,11 +191,35 @@ def resume_problems(config: Config, resume: str | None, subcommand: str = "fit")
         return
     try:
         folder = resumed_folder(config, resume)
+        if folder is not None:
+            _refuse_unsound(config, folder)
     except ValueError as error:
         yield Problem("--ckpt_path", str(error))
         return
     if folder is None:
         yield from _nothing_to_resume(config, subcommand)
+    elif resume == "auto":
+        roots = (config.model.actor.save or "", config.model.critic.save)
+        if (why := passed_over(*roots, iteration_of(folder) or 0)) is not None:
+            yield Problem("--ckpt_path", why, "warning")
+
+
+def _refuse_unsound(config: Config, folder: Path) -> None:
+    for role, part in read_folders(folder, _critic_root(config)).items():
+        _refuse_weights(part, role, trusted=config.strategy.trust_checkpoints)
+    if (folder / "trainer").is_dir():
+        refuse_misfits(folder / "trainer")
+
+
+def _refuse_weights(part: Path, role: str, *, trusted: bool) -> None:
+    refuse_misfits(part)
+    if (part / METADATA).is_file():
+        refuse_other_role(part, role, trusted=trusted)
+
+
+def _critic_root(config: Config) -> Path | None:
+    root = config.model.critic.load or config.model.critic.save
+    return None if root is None else Path(root)
 
 
 def _nothing_to_resume(config: Config, subcommand: str) -> Iterator[Problem]:
@@ -219,11 +253,11 @@ def resumed_folder(config: Config, resume: str) -> Path | None:
     if folder.is_dir() and iteration_of(folder) is None:
         folder = committed_folder(folder) or folder
     if (folder / MANIFEST).is_file():
-        critic_root = config.model.critic.load or config.model.critic.save
-        read_folders(folder, None if critic_root is None else Path(critic_root))
+        read_folders(folder, _critic_root(config))
         return folder
     change = "give `auto`, a checkpoint root or one of its iter_ folders"
-    raise ValueError(fault(f"a complete checkpoint (with {MANIFEST})", resume, change))
+    named = "" if str(folder) == str(Path(resume)) else f", whose {TRACKER} names {folder.name}"
+    raise ValueError(fault(f"a complete checkpoint (with {MANIFEST}{named})", resume, change))
 
 
 @dataclass(frozen=True)
@@ -280,7 +314,7 @@ def _iterations_done(config: Config, ckpt_path: str | None) -> int:
     return 0 if loaded is None else loaded.iteration
 
 
-def _pair_problems(actor: Path, critic: Path) -> Iterator[Problem]:
+def _pair_problems(actor: Path, critic: Path, *, trusted: bool) -> Iterator[Problem]:
     of_actor, of_critic = read_tracker(actor), read_tracker(critic)
     if of_actor is None and of_critic is None:
         yield from _cold_start(actor)
@@ -292,10 +326,10 @@ def _pair_problems(actor: Path, critic: Path) -> Iterator[Problem]:
             "model.actor.load", f"wanted {wanted}, got {found}; {change}", involves=("model.critic.load",)
         )
     else:
-        yield from _half_problems({"actor": actor, "critic": critic})
+        yield from _half_problems({"actor": actor, "critic": critic}, trusted=trusted)
 
 
-def _half_problems(roots: dict[str, Path]) -> Iterator[Problem]:
+def _half_problems(roots: dict[str, Path], *, trusted: bool) -> Iterator[Problem]:
     for role, root in roots.items():
         folder = committed_folder(root)
         assert folder is not None
@@ -307,6 +341,11 @@ def _half_problems(roots: dict[str, Path]) -> Iterator[Problem]:
         elif (folder / MANIFEST).is_file() and not (folder / role).is_dir():
             message = f"wanted the {role}'s half in {folder}, got none; load a root that holds both halves"
             yield Problem(f"model.{role}.load", message)
+        else:
+            try:
+                _refuse_weights(role_folder(folder, role), role, trusted=trusted)
+            except ValueError as error:
+                yield Problem(f"model.{role}.load", str(error))
 
 
 def _cold_start(root: Path) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from relax_lightning.config import EngineConfig, PromptsConfig, RolloutConfig, S
 from relax_lightning.data.endless import EndlessPrompts
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
+from relax_lightning.errors import never_hiding_an_error
 from relax_lightning.import_path import import_object
 from relax_lightning.peers import ALONE
 from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
@@ -309,9 +310,10 @@ class RolloutDataModule(LightningDataModule):
             return self._reward.score(requests)
         except RewardError as error:
             path = Path(self.run_folder) / "failed_rewards" / f"{dump_name}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(vars(r), default=str) + "\n" for r in requests))
-            error.add_note(f"All samples of this round are kept in {path}")
+            with never_hiding_an_error("keeping the samples of this round"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("".join(json.dumps(vars(r), default=str) + "\n" for r in requests))
+                error.add_note(f"All samples of this round are kept in {path}")
             raise
 
 

@@ -19,15 +19,16 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from relax_lightning.megatron.cpu import cuda_stand_in
+from relax_lightning.megatron.model import CriticModel, PolicyModel
 from relax_lightning.megatron.optimizer import (
     adam_step,
     inner_optimizers,
     main_weights_on_device,
     outer_optimizers,
 )
+from relax_lightning.megatron.plain_reading import load_plainly
 
 if TYPE_CHECKING:
-    from relax_lightning.megatron.model import PolicyModel
     from relax_lightning.megatron.role import MegatronRole
 
 
@@ -49,27 +50,30 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
             "optimizer": optimizer,
             "schedule": role.schedule.state_dict(),
             "num_steps_done": role.num_steps_done,
+            "role": role.name,
         }
         dist_checkpointing.save(state, str(path))
 
 
-def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool = False) -> None:
+def load_role(
+    role: MegatronRole, directory: str | Path, *, weights_only: bool = False, trusted: bool = False
+) -> None:
     """Restore what `save_role` wrote, or Megatron's own training script, at any parallel sizes.
 
     Args:
         role: A role of the same architecture.
         directory: The checkpoint's directory.
         weights_only: Leave optimizer and schedule as they are.
+        trusted: Run the code that the checkpoint may hold.
 
     Raises:
-        ValueError: The directory is no Megatron distributed checkpoint.
+        ValueError: The directory is no Megatron distributed checkpoint of this role and model, or cannot be read.
     """
     if weights_only:
-        load_model_weights(role.model, directory)
+        load_model_weights(role.model, directory, trusted=trusted)
         with main_weights_on_device(role.optimizer, changed=True):
             role.optimizer.reload_model_params()
         return
-    path = _checked(directory)
     changing = main_weights_on_device(role.optimizer, changed=True)
     with cuda_stand_in(), torch.no_grad(), _quiet(), changing:
         metadata = _metadata(role.model)
@@ -77,7 +81,13 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         with _places_without_padding(role):
             optimizer = role.optimizer.sharded_state_dict(model, is_loading=True, metadata=metadata)
         dict_list_map_inplace(_off_page_lock, optimizer)
-        loaded: Any = dist_checkpointing.load({"model": model, "optimizer": optimizer}, str(path))
+        loaded = load_plainly(
+            {"model": model, "optimizer": optimizer},
+            Path(directory),
+            role.name,
+            num_tokens=role.model.num_tokens_known,
+            trusted=trusted,
+        )
         role.model.load_state_dict(loaded["model"])
         _load_optimizer(role, loaded["optimizer"])
         # Megatron's schedule adds the saved steps to its own.
@@ -87,23 +97,23 @@ def load_role(role: MegatronRole, directory: str | Path, *, weights_only: bool =
         role.num_steps_done = loaded.get("num_steps_done", schedule["num_steps"])
 
 
-def load_model_weights(model: PolicyModel, directory: str | Path) -> None:
+def load_model_weights(model: PolicyModel, directory: str | Path, *, trusted: bool = False) -> None:
     """Restore the weights alone.
 
+    Args:
+        model: An actor's or a critic's.
+        directory: The checkpoint's directory.
+        trusted: Run the code that the checkpoint may hold.
+
     Raises:
-        ValueError: The directory is no Megatron distributed checkpoint.
+        ValueError: As of `load_role`.
     """
-    path = _checked(directory)
+    role = "critic" if isinstance(model, CriticModel) else "actor"
     with cuda_stand_in(), torch.no_grad(), _quiet():
         state = {"model": model.sharded_state_dict(metadata=_metadata(model))}
-        loaded: Any = dist_checkpointing.load(state, str(path))
+        known = model.num_tokens_known
+        loaded = load_plainly(state, Path(directory), role, num_tokens=known, trusted=trusted)
         model.load_state_dict(loaded["model"])
-
-
-def _checked(directory: str | Path) -> Path:
-    if not dist_checkpointing.check_is_distributed_checkpoint(str(directory)):
-        raise ValueError(f"{directory} is no Megatron distributed checkpoint (it holds no metadata.json)")
-    return Path(directory)
 
 
 def _metadata(model: PolicyModel) -> dict[str, Any]:

@@ -21,6 +21,8 @@ _FINAL_NORM = "decoder.final_layernorm.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"
 _OUTPUT = "output_layer.weight"
 _OF_VOCABULARY = {_EMBEDDING: "model.embed_tokens.weight", _OUTPUT: "lm_head.weight"}
+_GATE_AND_UP = "mlp.linear_fc1.weight"
+_QKV = {f"self_attention.linear_qkv.{kind}": kind for kind in ("weight", "bias")}
 _LAYER = {
     "input_layernorm.weight": ("input_layernorm.weight", None),
     "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight", None),
@@ -128,13 +130,14 @@ def _stage_tensors(
         if rest in _LAYER:
             target, dim = _LAYER[rest]
             yield prefix + target, gather(parameter, dim)
-        elif rest.startswith("self_attention.linear_qkv."):
-            kind = rest.rsplit(".", 1)[1]
+        elif (kind := _QKV.get(rest)) is not None:
             for letter, tensor in zip("qkv", _split_qkv(gather(parameter, 0), config), strict=True):
                 yield f"{prefix}self_attn.{letter}_proj.{kind}", tensor
-        else:
+        elif rest == _GATE_AND_UP:
             for part, tensor in zip(("gate", "up"), parameter.chunk(2), strict=True):
                 yield f"{prefix}mlp.{part}_proj.weight", gather(tensor, 0)
+        else:
+            raise AssertionError(f"no Hugging Face name for {name}")
 
 
 def _is_of_head(model: PolicyModel, name: str) -> bool:
@@ -161,11 +164,10 @@ def _to_megatron(model: PolicyModel, name: str, source: Callable[[str], Tensor])
     if rest in _LAYER:
         target, dim = _LAYER[rest]
         return _shard(groups, source(prefix + target), dim)
-    if rest.startswith("self_attention.linear_qkv."):
-        kind = rest.rsplit(".", 1)[1]
+    if (kind := _QKV.get(rest)) is not None:
         q, k, v = (source(f"{prefix}self_attn.{letter}_proj.{kind}") for letter in "qkv")
         return _shard(groups, _join_qkv(q, k, v, model.config), 0)
-    if rest == "mlp.linear_fc1.weight":
+    if rest == _GATE_AND_UP:
         parts = (source(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up"))
         return torch.cat([_shard(groups, part, 0) for part in parts])
     raise AssertionError(f"no Hugging Face name for {name}")

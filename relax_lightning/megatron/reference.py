@@ -78,20 +78,23 @@ class Reference:
             torch.cuda.synchronize(self._actor.device)
 
 
-def build_reference(config: ReferenceConfig, actor: Actor, hf_checkpoint: str | None) -> Reference:
+def build_reference(
+    config: ReferenceConfig, actor: Actor, hf_checkpoint: str | None, *, trusted: bool = False
+) -> Reference:
     """The reference of a configuration.
 
     Args:
         config: Resolved.
         actor: Just built, nothing loaded yet.
         hf_checkpoint: What the actor's weights came from; None: a random start.
+        trusted: Run the code that a checkpoint may hold.
 
     Raises:
         ValueError: The weights cannot be read.
     """
     if config.load is not None:
         folder = role_folder(Path(config.load), "actor")
-        return Reference(actor, lambda a: load_model_weights(a.model, folder))
+        return Reference(actor, lambda a: load_model_weights(a.model, folder, trusted=trusted))
     source = config.hf_checkpoint
     if source is None or source == hf_checkpoint:
         return Reference(actor)

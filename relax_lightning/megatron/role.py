@@ -185,13 +185,18 @@ class MegatronRole:
         """Write weights, optimizer and schedule as a Megatron distributed checkpoint; every rank calls it."""
         save_role(self, directory)
 
-    def load(self, directory: Path, *, weights_only: bool = False) -> None:
-        """Restore what `save` wrote, at any parallel sizes; `weights_only` leaves optimizer and schedule fresh.
+    def load(self, directory: Path, *, weights_only: bool = False, trusted: bool = False) -> None:
+        """Restore what `save` wrote, at any parallel sizes.
+
+        Args:
+            directory: Of this role's checkpoint.
+            weights_only: Leave optimizer and schedule fresh.
+            trusted: Run the code that it may hold.
 
         Raises:
             ValueError: The directory holds no such checkpoint.
         """
-        load_role(self, directory, weights_only=weights_only)
+        load_role(self, directory, weights_only=weights_only, trusted=trusted)
 
     def _run(
         self,

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from relax_lightning.config.checkpoints import is_same_folder
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.files import (
     context_tokens,
@@ -244,7 +245,7 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 def _save_problems(config: Config) -> Iterator[Problem]:
     own, actor = config.model.critic.save, config.model.actor.save
     actor = actor or str(Path(config.trainer.default_root_dir) / "checkpoints")
-    if own is not None and Path(own).absolute() == Path(actor).absolute():
+    if own is not None and is_same_folder(own, actor):
         change = "one root holds both halves of a checkpoint: leave it out"
         message = fault("another root than the actor's, or nothing", own, change)
         yield Problem("model.critic.save", message, "warning", ("model.actor.save",))

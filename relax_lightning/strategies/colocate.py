@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import torch
@@ -24,27 +24,25 @@ from torch.distributed.checkpoint import CheckpointException
 from relax_lightning import __version__
 from relax_lightning.config import ParallelConfig
 from relax_lightning.config.checkpoints import iteration_of, read_folders
+from relax_lightning.config.checksums import changed_files, is_listed, refuse_misfits
 from relax_lightning.config.files import nearest_existing
 from relax_lightning.gpu_memory import use_growing_segments
 from relax_lightning.megatron.groups import initialize_groups
-from relax_lightning.peers import ALONE, PeerError, Peers
+from relax_lightning.peers import ALONE, Peers
 from relax_lightning.rollout.engine import HoldsMemory
 from relax_lightning.strategies.environment import cluster_environment as surroundings
 from relax_lightning.strategies.offload import EngineResident, RoleResident, Trained
 from relax_lightning.strategies.pair import PairedCheckpoints
 from relax_lightning.strategies.pool import GpuPool
+from relax_lightning.strategies.trainer_state import PICKLED, STATE, TrainerState, read_state
+
+log = logging.getLogger("relax_lightning")
 
 OUT_OF_MEMORY = (
     "out of GPU memory in the {phase} phase. Three remedies: give actor, critic and rollout equal shapes in "
     "cluster.resources, lower data.rollout.engine.init_args.mem_fraction_static, or raise "
     "model.{{actor,critic}}.optimizer.cpu_offload_fraction"
 )
-
-
-def _damaged(folder: Path, error: BaseException) -> ValueError:
-    return ValueError(
-        f"{folder} cannot be read ({type(error).__name__}: {error}); resume from an older iteration beside it"
-    )
 
 
 def _not_saved(iteration: int, roots: Iterable[Path], error: BaseException) -> RuntimeError:
@@ -68,7 +66,7 @@ class Role(Trained, Protocol):
         """Write everything."""
         ...
 
-    def load(self, directory: Path, *, weights_only: bool = False) -> None:
+    def load(self, directory: Path, *, weights_only: bool = False, trusted: bool = False) -> None:
         """Read everything, or the weights."""
         ...
 
@@ -85,6 +83,8 @@ class ColocateStrategy(ParallelStrategy):
         critic_save_root: Where the critic is saved; None: with the actor.
         critic_load_root: Where the critic of a resumed checkpoint lies when not beside the actor.
         verify_publish: Compare the engine's weights with the actor's after every publication.
+        verify_checkpoints: Compare what is loaded with its checksums.
+        trust_checkpoints: Run the code that a checkpoint may hold.
         cluster_environment: Where this rank stands; None: as the environment's variables say, else alone.
         pool: Who may be on the GPU when; None: everything stays.
         predicted: Planned bytes of the GPU by phase, everything on it counted.
@@ -104,6 +104,8 @@ class ColocateStrategy(ParallelStrategy):
         critic_save_root: str | Path | None = None,
         critic_load_root: str | Path | None = None,
         verify_publish: bool = False,
+        verify_checkpoints: bool = True,
+        trust_checkpoints: bool = False,
         cluster_environment: ClusterEnvironment | None = None,
         pool: GpuPool | None = None,
         predicted: Mapping[str, int] | None = None,
@@ -126,6 +128,9 @@ class ColocateStrategy(ParallelStrategy):
         """All processes of the job, once `setup_environment` has joined them."""
         self.verify_publish = verify_publish
         """Whether the engine's weights are compared with the actor's after every publication."""
+        self._verifies_checkpoints = verify_checkpoints
+        self.trusts_checkpoints = trust_checkpoints
+        """Whether the code that a checkpoint may hold is run."""
         self.is_dirty = False
         """Whether an iteration is under way, or one was broken off since the roles were built or loaded: then actor
         and critic may not belong together."""
@@ -229,10 +234,46 @@ class ColocateStrategy(ParallelStrategy):
 
     # --- saving and loading -----------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def checkpoints(self) -> PairedCheckpoints:
-        """The run's checkpoints on disk."""
-        return PairedCheckpoints(*self._roots, is_writer=self.is_global_zero, barrier=self.barrier)
+        """The run's checkpoints on disk, once `setup_environment` is through."""
+        return PairedCheckpoints(
+            *self._roots,
+            is_writer=self.is_global_zero,
+            barrier=self.barrier,
+            share=(self.peers.rank, self.peers.size),
+            gather=self.peers.gather,
+        )
+
+    def parts_of(self, checkpoint: str | Path) -> list[Path]:
+        """The folders of `<root>/iter_N` that a resume reads: of both roles, and the trainer's.
+
+        Raises:
+            ValueError: A half of the pair is missing.
+        """
+        folder = Path(checkpoint)
+        return [*read_folders(folder, self._critic_load_root).values(), folder / "trainer"]
+
+    def verify(self, parts: Iterable[Path]) -> None:
+        """Compare what will be loaded with its checksums, before anything is built; every rank calls it.
+
+        Args:
+            parts: Folders, such as `iter_0000012/actor`.
+
+        Raises:
+            ValueError: Names the first file that is not what was saved.
+        """
+        listed = list(dict.fromkeys(parts))
+        for part in listed:
+            refuse_misfits(part)
+        if not self._verifies_checkpoints:
+            return
+        changed = changed_files(listed, (self.peers.rank, self.peers.size))
+        if found := [line for lines in self.peers.gather(changed) for line in lines]:
+            raise ValueError(found[0])
+        if self.is_global_zero:
+            for part in (part for part in listed if part.is_dir() and not is_listed(part)):
+                log.warning("%s has no checksums: it is loaded unverified", part)
 
     def register(self, name: str, role: Role) -> None:
         """Make a role part of every checkpoint, and of what shares the GPU."""
@@ -274,9 +315,12 @@ class ColocateStrategy(ParallelStrategy):
         if iteration is None:
             raise ValueError(f"wanted a checkpoint path that ends in iter_0000012 or alike, got {filepath}")
 
+        # On every rank and first: what cannot be saved is found before anything is written.
+        state = TrainerState(checkpoint)
+
         def write_trainer(folder: Path) -> None:
             folder.mkdir()
-            torch.save(checkpoint, folder / "state.pt")
+            state.write(folder)
 
         def write_role(name: str, folder: Path) -> None:
             self.make_room(name)
@@ -314,29 +358,19 @@ class ColocateStrategy(ParallelStrategy):
         """
         folder = Path(checkpoint_path)
         read_folders(folder, self._critic_load_root)
-        state = folder / "trainer" / "state.pt"
-        if not state.is_file():
+        if not any((folder / "trainer" / name).is_file() for name in (STATE, PICKLED)):
             raise ValueError(
-                f"{folder} has no trainer state (wanted {state}); give a checkpoint that fit saved"
+                f"{folder} has no trainer state (wanted {folder / 'trainer' / STATE}); give a checkpoint that fit saved"
             )
         self._resume_folder = folder
-        # Lightning's own loop and callback states hold plain Python objects, which weights_only refuses.
-        try:
-            return torch.load(state, map_location="cpu", weights_only=False)
-        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            raise _damaged(folder, error) from error
+        return read_state(folder / "trainer", trusted=self.trusts_checkpoints)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the roles of the checkpoint that `load_checkpoint` opened."""
         assert self._resume_folder is not None
         for name, folder in read_folders(self._resume_folder, self._critic_load_root).items():
             self.make_room(name)
-            try:
-                self._roles[name].load(folder)
-            except (torch.OutOfMemoryError, PeerError):
-                raise
-            except (OSError, EOFError, RuntimeError, UnpicklingError, CheckpointException) as error:
-                raise _damaged(self._resume_folder, error) from error
+            self._roles[name].load(folder, trusted=self.trusts_checkpoints)
         self.is_dirty = False
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

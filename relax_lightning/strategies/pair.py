@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -11,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from relax_lightning.config.checkpoints import (
-    MANIFEST,
     TRACKER,
     complete_pairs,
+    is_same_folder,
     iteration_folder,
     iteration_of,
 )
+from relax_lightning.config.checksums import files_in, take
+from relax_lightning.config.manifest import FORMAT, MANIFEST
+
+log = logging.getLogger("relax_lightning")
 
 WriteRole = Callable[[str, Path], None]
 """Writes the named role into a folder; called on every rank."""
@@ -30,19 +35,31 @@ class PairedCheckpoints:
         critic_root: Where the critic goes; the same as `root` for one folder an iteration.
         is_writer: Whether this rank writes what is not sharded.
         barrier: Waits for all ranks.
+        share: `(rank, ranks)`: whose files this rank takes the checksums of.
+        gather: Everyone's value, by rank.
     """
 
     def __init__(
-        self, root: str | Path, critic_root: str | Path, *, is_writer: bool, barrier: Callable[[], None]
+        self,
+        root: str | Path,
+        critic_root: str | Path,
+        *,
+        is_writer: bool,
+        barrier: Callable[[], None],
+        share: tuple[int, int] = (0, 1),
+        gather: Callable[[Any], list[Any]] = lambda value: [value],
     ) -> None:
         self.root = Path(root).absolute()
         self.critic_root = Path(critic_root).absolute()
         self._is_writer = is_writer
         self._barrier = barrier
+        self._share = share
+        self._gather = gather
+        self._kept: set[Path] = set()
 
     @property
     def _shared(self) -> bool:
-        return self.root == self.critic_root
+        return is_same_folder(self.root, self.critic_root)
 
     def save(
         self,
@@ -66,16 +83,28 @@ class PairedCheckpoints:
         return self._commit(self.root, iteration, roles, write_role, write_trainer, manifest)
 
     def prune(self, keep_last: int) -> None:
-        """Remove all but the newest `keep_last` whole pairs, and what crashed saves left behind."""
+        """Remove all but the newest `keep_last` whole pairs, and what crashed saves left behind.
+
+        What cannot be removed, or is a link to somewhere else, stays with a warning: training goes on.
+        """
         if not self._is_writer:
             return
-        kept = complete_pairs(self.root, self.critic_root)[-keep_last:]
-        for root in {self.root, self.critic_root}:
-            for folder in root.iterdir():
-                number = iteration_of(folder)
-                stale = number is not None and kept and number < kept[0]
-                if stale or (folder.name.startswith(".iter_") and folder.name.endswith(".partial")):
-                    shutil.rmtree(folder)
+        try:
+            kept = complete_pairs(self.root, self.critic_root)[-keep_last:]
+            for root in {self.root, self.critic_root}:
+                for folder in root.iterdir():
+                    number = iteration_of(folder)
+                    stale = number is not None and kept and number < kept[0]
+                    if stale or (folder.name.startswith(".iter_") and folder.name.endswith(".partial")):
+                        self._remove(folder)
+        except (OSError, ValueError) as error:
+            log.warning("old checkpoints were not removed: %s", error)
+
+    def _remove(self, folder: Path) -> None:
+        reason = "it is a link" if folder.is_symlink() else _removal_fault(folder)
+        if reason and folder not in self._kept:
+            self._kept.add(folder)
+            log.warning("%s stays, for it cannot be removed: %s", folder, reason)
 
     def _commit(
         self,
@@ -89,34 +118,71 @@ class PairedCheckpoints:
         folder = iteration_folder(root, iteration)
         partial = root / f".{folder.name}.partial"
         if self._is_writer:
-            shutil.rmtree(partial, ignore_errors=True)
+            _clear(partial)
             partial.mkdir(parents=True)
         self._barrier()
         for role in roles:
             write_role(role, partial / role)
+        if self._is_writer and write_trainer is not None:
+            write_trainer(partial / "trainer")
         self._barrier()
+        files = self._sums(partial, roles if write_trainer is None else (*roles, "trainer"))
         if self._is_writer:
-            if write_trainer is not None:
-                write_trainer(partial / "trainer")
-            (partial / MANIFEST).write_text(json.dumps({**manifest, "iteration": iteration}, indent=2) + "\n")
+            manifest = {"format": FORMAT, **manifest, "iteration": iteration, "files": files}
+            (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
             _flush(partial)
             self._replace(partial, folder)
             _write_tracker(root, iteration)
         self._barrier()
         return folder
 
-    @staticmethod
-    def _replace(partial: Path, folder: Path) -> None:
-        if folder.exists():
+    def _sums(self, folder: Path, parts: tuple[str, ...]) -> dict[str, Any]:
+        """Checksums of all files, of which every rank reads its share."""
+        names = sorted(
+            (name for part in parts for name in files_in(folder, part)),
+            key=lambda name: -(folder / name).stat().st_size,
+        )
+        # The writer's list: a network's file system may show others an older one.
+        names = self._gather(names)[0]
+        rank, ranks = self._share
+        return {
+            name: kept
+            for part in self._gather(take(folder, names[rank::ranks]))
+            for name, kept in sorted(part.items())
+        }
+
+    def _replace(self, partial: Path, folder: Path) -> None:
+        if os.path.lexists(folder):
             # A folder that was committed before, as after a resume from an older one: swap, then remove.
             old = folder.with_name(f".{folder.name}.replaced.partial")
-            shutil.rmtree(old, ignore_errors=True)
+            _clear(old)
             folder.rename(old)
             partial.rename(folder)
-            shutil.rmtree(old)
+            self._remove(old)
         else:
             partial.rename(folder)
         _sync(folder.parent)
+
+
+def _removal_fault(folder: Path) -> str:
+    """Removes a folder; what stands in the way, or nothing."""
+    try:
+        # First: what is left of a folder may not pass for a checkpoint.
+        (folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _clear(path: Path) -> None:
+    """Make sure that nothing is there; what cannot be removed makes way under another name."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        path.rename(path.with_name(f"{path.name.removesuffix('.partial')}.{uuid.uuid4().hex[:8]}.partial"))
 
 
 def _write_tracker(root: Path, iteration: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relax_lightning.errors import writing
 from relax_lightning.tracking.journal import Journal
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def draw_curves(journal: Journal, path: Path) -> None:
     for axes, panel in zip(figure.subplots(2, 4).flat, PANELS, strict=True):
         _draw_panel(axes, panel, journal)
     partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png", dpi=100)
-    partial.replace(path)
+    with writing(path):
+        figure.savefig(partial, format="png", dpi=100)
+        partial.replace(path)
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from relax_lightning.errors import writing
 
 JOURNAL_NAME = "metrics.jsonl"
 ASIDE_NAME = "metrics.lost.jsonl"
@@ -78,9 +82,20 @@ class Journal:
             "metrics": written,
             **self._about,
         }
-        file = self._open()
-        file.write(json.dumps(record).encode() + b"\n")
-        file.flush()
+        with writing(self.path):
+            self._append(json.dumps(record).encode() + b"\n")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file that points go to is not at its path any more: the run folder was removed or moved."""
+        if self._file is None:
+            return False
+        here = os.fstat(self._file.fileno())
+        try:
+            there = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps, ascending, and values of one metric; two empty lists for a metric without points."""
@@ -110,7 +125,11 @@ class Journal:
         """
         self.close()
         partial = self.path.with_name(f".{self.path.name}.partial")
-        with partial.open("wb") as kept, self.path.with_name(ASIDE_NAME).open("ab") as lost:
+        with (
+            writing(self.path),
+            partial.open("wb") as kept,
+            self.path.with_name(ASIDE_NAME).open("ab") as lost,
+        ):
             for line, _ in _read_lines(self.path):
                 (lost if self._is_after(step, line) else kept).write(line)
         partial.replace(self.path)
@@ -122,9 +141,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the file; the next point opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _is_after(self, step: int, line: bytes) -> bool:
         record = _parse(line)
@@ -140,12 +159,24 @@ class Journal:
         values.insert(index, value)
         return True
 
-    def _open(self) -> IO[bytes]:
+    def open(self) -> IO[bytes]:
+        """The file, made where it is missing: from now on it is known when it goes."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
             _cut_torn_line(self.path)
         return self._file
+
+    def _append(self, line: bytes) -> None:
+        file = self.open()
+        try:
+            file.write(line)
+            file.flush()
+        except OSError:
+            # What is left in its buffer would be tried again as it is closed.
+            with suppress(OSError):
+                self.close()
+            raise
 
 
 def _read_lines(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:

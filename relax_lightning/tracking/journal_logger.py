@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from relax_lightning.errors import never_hiding_an_error
+from relax_lightning.errors import never_hiding_an_error, writing
 from relax_lightning.tracking.journal import JOURNAL_NAME, VALIDATE_NAME, Journal
 from relax_lightning.tracking.spool import Spool, find_spool, new_run_key, read_spools, rewind
 
@@ -102,6 +102,8 @@ class JournalLogger(Logger):
     def rewind(self, step: int) -> None:
         """The run goes on from iteration `step`: what is recorded of later ones is put aside, for they come again."""
         rewind(self._journal, step, self._spools())
+        with writing(self._journal.path):
+            self._journal.open()
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:

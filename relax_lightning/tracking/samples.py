@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_lightning.batch import Rollouts
+from relax_lightning.errors import writing
 
 SAMPLES_NAME = "samples"
 _NUM_LATEST = 20
@@ -37,9 +38,9 @@ class SampleTables:
             return None
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(iteration)
-        path.write_text(
-            json.dumps(sample_rows(rollouts, self._num_samples), indent=1, ensure_ascii=False) + "\n"
-        )
+        text = json.dumps(sample_rows(rollouts, self._num_samples), indent=1, ensure_ascii=False)
+        with writing(path):
+            path.write_text(text + "\n")
         old = iteration - _NUM_LATEST
         if old > 0 and not self.is_logged(old):
             self._path(old).unlink(missing_ok=True)

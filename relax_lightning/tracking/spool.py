@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from relax_lightning.errors import writing
 from relax_lightning.tracking.journal import JOURNAL_NAME, Journal, PointBatch, read_batches
 
 SPOOL_NAME = "mlflow_spool"
@@ -79,8 +80,9 @@ class Spool:
             self._state = replace(self._state, **changes)
             self._folder.mkdir(parents=True, exist_ok=True)
             partial = self._state_path.with_suffix(".partial")
-            partial.write_text(json.dumps(asdict(self._state), indent=1))
-            partial.replace(self._state_path)
+            with writing(self._state_path):
+                partial.write_text(json.dumps(asdict(self._state), indent=1))
+                partial.replace(self._state_path)
 
     def go_back(self, journal_offset: int, repeated_until: int) -> None:
         """Send again from this offset at the latest; steps up to `repeated_until` may be trained again."""
@@ -100,7 +102,7 @@ class Spool:
         """Append an event: `params` and `tags` with `values`, `artifact` with `path` and `folder`."""
         with self._lock:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with self._events_path.open("ab") as file:
+            with writing(self._events_path), self._events_path.open("ab") as file:
                 file.write(json.dumps({"kind": kind, **content}).encode() + b"\n")
 
     def pending_batches(self) -> Iterator[PointBatch]:

@@ -12,6 +12,36 @@ from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.system import peak_resident_gib
 
 
+def lost(loggers: Sequence[JournalLogger]) -> list[Path]:
+    """Records that were removed, or moved away, while they were written."""
+    return [logger.journal.path for logger in loggers if logger.journal.is_lost]
+
+
+def refuse_lost(loggers: Sequence[JournalLogger], checkpoint: str | None) -> None:
+    """End a run whose folder is gone with an error, and not with a summary of what is not there.
+
+    Args:
+        loggers: Where the record went.
+        checkpoint: The newest one; None without.
+
+    Raises:
+        RuntimeError: A record was removed or moved.
+    """
+    for path in lost(loggers):
+        is_there = checkpoint is not None and Path(checkpoint).is_dir()
+        where = f"the last checkpoint is {checkpoint}" if is_there else "no checkpoint is left"
+        raise RuntimeError(
+            f"{path} was removed or moved while the run wrote it, and training ended for that; {where}; leave the run "
+            "folder where it is until a run ends"
+        )
+
+
+def _checkpoints(newest: str | Path | None) -> str:
+    if newest is None:
+        return "none"
+    return str(newest) if Path(newest).is_dir() else f"{newest}, which was removed since"
+
+
 @dataclass
 class RunSummary:
     """Gathers over the iterations what the end reports."""
@@ -47,7 +77,7 @@ class RunSummary:
             ("iterations", self._iterations()),
             ("last reward", "none" if self.last_reward is None else f"{self.last_reward:.3f}"),
             ("memory peak", self._memory()),
-            ("checkpoints", "none" if checkpoints is None else str(checkpoints)),
+            ("checkpoints", _checkpoints(checkpoints)),
             *(("tracking", logger.location) for logger in loggers),
         ]
         return "\n".join(f"{name:<12} {value}" for name, value in rows)

@@ -9,16 +9,17 @@ from relax_lightning.config.checkpoints import (
     find_latest,
     iteration_folder,
     iteration_of,
-    read_manifest,
     read_tracker,
 )
+from relax_lightning.config.manifest import read_manifest
 
 
 def test_names_of_folders(tmp_path):
     assert iteration_folder("root", 12).as_posix() == "root/iter_0000012"
     assert iteration_of("root/iter_0000012") == 12
     assert iteration_of(iteration_folder("root", 12345678)) == 12345678
-    assert [iteration_of(name) for name in ("release", ".iter_0000012.partial", "iter_12x")] == [None] * 3
+    others = ("release", ".iter_0000012.partial", "iter_12x", "iter_12", "iter_00000012", "iter_000001\u0663")
+    assert [iteration_of(name) for name in others] == [None] * 6
 
 
 def test_the_tracker(tmp_path):
@@ -31,6 +32,19 @@ def test_the_tracker(tmp_path):
     (tmp_path / TRACKER).write_text("release\n")
     assert read_tracker(tmp_path) == "release"
     assert committed_folder(tmp_path) == tmp_path / "release"
+    for text in ("-3", "1_0", "9" * 5000, "", "12 13", "\u0663"):
+        (tmp_path / TRACKER).write_text(text)
+        with pytest.raises(ValueError, match="wanted an iteration or `release`, got "):
+            read_tracker(tmp_path)
+    (tmp_path / TRACKER).unlink()
+    (tmp_path / TRACKER).mkdir()
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        read_tracker(tmp_path)
+    (tmp_path / TRACKER).rmdir()
+    (tmp_path / TRACKER).symlink_to(TRACKER)
+    with pytest.raises(ValueError, match="cannot be read: Too many levels of symbolic links"):
+        read_tracker(tmp_path)
+    (tmp_path / TRACKER).unlink()
     (tmp_path / TRACKER).write_text("newest")
     with pytest.raises(ValueError, match="wanted an iteration or `release`, got 'newest'; write"):
         read_tracker(tmp_path)

@@ -15,8 +15,9 @@ import pytest
 
 from relax_lightning.cli import main
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig, SamplingConfig
-from relax_lightning.config.checkpoints import find_latest, read_manifest
+from relax_lightning.config.checkpoints import find_latest
 from relax_lightning.config.loader import load
+from relax_lightning.config.manifest import read_manifest
 from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.data.digits import matching_places
 from relax_lightning.plan import check

@@ -1,10 +1,12 @@
 """Checkpoints on disk: a crash at any file-system call leaves a pair to resume from. No torch in it."""
 
+import os
 import shutil
 import sys
 from functools import partial
 
 import pytest
+import xxhash
 
 from relax_lightning.config.checkpoints import (
     complete_iterations,
@@ -12,9 +14,10 @@ from relax_lightning.config.checkpoints import (
     is_complete,
     iteration_folder,
     read_folders,
-    read_manifest,
     read_tracker,
 )
+from relax_lightning.config.checksums import changed_files, is_listed, refuse_misfits
+from relax_lightning.config.manifest import read_manifest
 from relax_lightning.strategies.pair import PairedCheckpoints
 
 WRITING = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
@@ -190,3 +193,81 @@ def test_halves_of_different_saves_are_no_pair(tmp_path):
     shutil.copytree(iteration_folder(other.critic_root, 1), iteration_folder(run.critic_root, 1))
     with pytest.raises(ValueError, match="not saved together"):
         read_folders(iteration_folder(run.root, 1), run.critic_root)
+
+
+def test_what_cannot_be_removed_stays_with_a_warning(tmp_path, caplog):
+    run = Run(tmp_path, separate=False)
+    run.save(1, keep_last=9)
+    run.save(2, keep_last=9)
+    elsewhere = tmp_path / "elsewhere"
+    iteration_folder(run.root, 1).rename(elsewhere)
+    iteration_folder(run.root, 1).symlink_to(elsewhere)
+    # As root may remove anything, a user of no rights does it, in a process of their own.
+    stubborn = iteration_folder(run.root, 2) / "actor"
+    stubborn.chmod(0o555)
+    tmp_path.chmod(0o777)
+    for path in (run.root, iteration_folder(run.root, 2), *tmp_path.parents[:2]):
+        path.chmod(0o777)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            for iteration in (3, 4):
+                run.save(iteration, keep_last=1)
+            lines = [r.getMessage() for r in caplog.records]
+            print(lines, flush=True)
+            starts = (
+                "iter_0000001 stays, for it cannot be removed: it is a link",
+                "iter_0000002 stays, for it cannot",
+            )
+            status = (
+                sum(all(f"{run.root}/{start}" not in line for line in lines) for start in starts)
+                + len(lines)
+                - 2
+            )
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    stubborn.chmod(0o755)
+    assert complete_iterations(run.root) == [1, 4] and (elsewhere / "actor" / "one").is_file()
+    # It is no checkpoint any more, and goes with the next save.
+    run.save(5, keep_last=1)
+    assert complete_iterations(run.root) == [1, 5] and not iteration_folder(run.root, 2).exists()
+
+
+def test_a_broken_manifest_of_an_old_half_ends_no_training(tmp_path, caplog):
+    run = Run(tmp_path, separate=True)
+    run.save(1)
+    (iteration_folder(run.critic_root, 1) / "manifest.json").write_text("{")
+    run.save(2)
+    assert "old checkpoints were not removed: " in caplog.text and read_tracker(run.root) == 2
+
+
+def test_one_root_by_two_names_is_one_root(tmp_path):
+    run = Run(tmp_path, separate=False)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    run.pair = PairedCheckpoints(tmp_path / "a", tmp_path / "link", is_writer=True, barrier=lambda: None)
+    run.save(1)
+    assert find_latest(tmp_path / "link", tmp_path / "a") == (1, iteration_folder(tmp_path / "link", 1))
+
+
+def test_checksums_are_of_every_file_and_find_a_changed_one(tmp_path):
+    run = Run(tmp_path, separate=True)
+    run.save(1)
+    parts = [*read_folders(iteration_folder(run.root, 1), run.critic_root).values()]
+    parts.append(iteration_folder(run.root, 1) / "trainer")
+    files = [read_manifest(folder)["files"] for folder in {part.parent for part in parts}]
+    assert sorted(name for of in files for name in of) == [
+        f"{p}/{n}" for p in ("actor", "critic", "trainer") for n in ("one", "two")
+    ]
+    right = xxhash.xxh3_128_hexdigest(b"first 1")
+    assert all(kept == {"bytes": 7, "xxh3_128": right} for of in files for kept in of.values())
+    assert changed_files(parts) == [] and all(is_listed(part) for part in parts)
+    (parts[1] / "two").write_text("firsT 1")
+    # Whichever process has the file in its share.
+    for of in (1, 2, 3):
+        (line,) = [line for number in range(of) for line in changed_files(parts, (number, of))]
+        assert line.startswith(f"{parts[1] / 'two'}: wanted the checksum {right}, as manifest")
+    refuse_misfits(parts[1])

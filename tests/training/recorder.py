@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
@@ -145,11 +147,54 @@ class Breaker(_AtMoment):
 
 
 class DiskFiller(_AtMoment):
-    """Lets no file grow beyond 20 kB any more, as a full disk does not."""
+    """Lets no file grow beyond a limit any more, as a full disk does not."""
+
+    def __init__(self, hook: str, iteration: int, limit: int = 20_000) -> None:
+        super().__init__(hook, iteration)
+        self._limit = limit
 
     def act(self, trainer: Any, module: Any) -> None:
         """Set the limit of this process."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._limit, self._limit))
+
+
+class FolderRemover(_AtMoment):
+    """Removes the run folder, as a person does who takes it for an old one."""
+
+    def act(self, trainer: Any, module: Any) -> None:
+        """Remove it."""
+        shutil.rmtree(trainer.default_root_dir)
+
+
+class OddState(PPOCallback):
+    """Keeps what a checkpoint cannot hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """A list with an object in it."""
+        return {"seen": [1, Path()]}
+
+
+class RichState(PPOCallback):
+    """Keeps one of everything that a checkpoint can hold; `RichState.loaded` is what came back."""
+
+    loaded: ClassVar[Any] = None
+
+    @staticmethod
+    def held() -> dict[Any, Any]:
+        """The state."""
+        return {
+            "!sign": (1, None, (2.5, float("inf"))), 3: "int", "text": "\ud800", "flags": {True, "a"}, "bytes": b"\0x",
+            "tensor": torch.arange(3, dtype=torch.bfloat16), "array": np.arange(4, dtype=np.uint32).reshape(2, 2),
+            "number": np.float32(0.1), "nested": [{"a": {(1, 2): [frozenset({1})]}}], "empty": {}, "!tuple": [1],
+        }  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return self.held()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember it."""
+        RichState.loaded = state_dict
 
 
 class Stopper(_AtMoment):
