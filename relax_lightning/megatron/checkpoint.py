@@ -85,7 +85,7 @@ def load_role(
             {"model": model, "optimizer": optimizer},
             Path(directory),
             role.name,
-            num_tokens=role.model.num_tokens_known,
+            num_tokens=role.model.num_rows,
             trusted=trusted,
         )
         role.model.load_state_dict(loaded["model"])
@@ -111,7 +111,7 @@ def load_model_weights(model: PolicyModel, directory: str | Path, *, trusted: bo
     role = "critic" if isinstance(model, CriticModel) else "actor"
     with cuda_stand_in(), torch.no_grad(), _quiet():
         state = {"model": model.sharded_state_dict(metadata=_metadata(model))}
-        known = model.num_tokens_known
+        known = model.num_rows
         loaded = load_plainly(state, Path(directory), role, num_tokens=known, trusted=trusted)
         model.load_state_dict(loaded["model"])
 

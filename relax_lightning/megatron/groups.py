@@ -17,7 +17,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from relax_lightning.config import ParallelConfig
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.peers import ALONE, DEADLINE, Peers
-from relax_lightning.rendezvous import all_are_here, store_at, talk_on_loopback
+from relax_lightning.rendezvous import LOOPBACK, all_are_here, free_port, store_at, talk_on_loopback
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,13 @@ def _initialize_default_group(device: torch.device) -> None:
     if all_are_here():
         talk_on_loopback()
     if "RANK" not in os.environ:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        # A store without a socket; NCCL crashes in its first coalesced call without one that others could reach.
+        alone = (
+            store_at(LOOPBACK, free_port(LOOPBACK), is_server=True, timeout=DEADLINE)
+            if is_gpu
+            else dist.HashStore()
+        )
+        dist.init_process_group(backend, store=alone, rank=0, world_size=1)
     elif os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # The store of torchrun's own process.
         dist.init_process_group(backend, timeout=DEADLINE)
