@@ -19,6 +19,7 @@ from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sampling import uniform_draws
+from tests.megatron.judge import assert_rounded, exact_outputs, judge_of, nudge
 from tests.rollout.letters import ABSENT, VOCABULARY, Letters
 
 ENGINES: dict[str, Callable[[pytest.FixtureRequest], RolloutEngine]] = {
@@ -57,21 +58,19 @@ def generate(engine: RolloutEngine, prompts: list[list[int]], **sampling: Any) -
     return engine.generate(prompts, range(len(prompts)), settings, seed=11)
 
 
-def recomputed_log_probs(
-    actor: Actor, prompts: list[list[int]], generations: list[Generation], temperature: float
-) -> list[list[float]]:
-    """The training path's log-probs of the same tokens."""
+def rollouts_of(prompts: list[list[int]], generations: list[Generation], temperature: float) -> Rollouts:
     prompt_tokens, prompt_lengths = pad(prompts, torch.int64)
     tokens, lengths = pad([g.token_ids for g in generations], torch.int64)
+    log_probs, _ = pad([g.log_probs for g in generations], torch.float32)
     blank = ("",) * len(prompts)
-    rollouts = Rollouts(
+    return Rollouts(
         sample_ids=torch.arange(len(prompts)),
         prompt_tokens=prompt_tokens,
         prompt_lengths=prompt_lengths,
         response_tokens=tokens,
         response_lengths=lengths,
         response_mask=torch.arange(tokens.shape[1])[None] < lengths[:, None],
-        rollout_log_probs=torch.zeros(tokens.shape),
+        rollout_log_probs=log_probs,
         rewards=torch.zeros(len(prompts)),
         finish_reasons=tuple(g.finish_reason for g in generations),
         prompts=blank,
@@ -80,16 +79,30 @@ def recomputed_log_probs(
         temperature=temperature,
         weight_version=0,
     )
-    log_probs = actor.log_probs(rollouts, [list(range(len(prompts)))])
-    return [row[:n].tolist() for row, n in zip(log_probs, lengths.tolist(), strict=True)]
 
 
+@torch.no_grad()
 def assert_log_probs_are_the_actors(
     actor: Actor, prompts: list[list[int]], generations: list[Generation], temperature: float
 ) -> None:
-    wanted = recomputed_log_probs(actor, prompts, generations, temperature)
-    for generation, log_probs in zip(generations, wanted, strict=True):
-        assert list(generation.log_probs) == pytest.approx(log_probs, abs=1e-5)
+    """Those of the engine and those of the training path, by the judge of both."""
+    rollouts, judge = rollouts_of(prompts, generations, temperature), judge_of(actor)
+    exact = exact_outputs(judge, rollouts, temperature)[0]
+    nudged = exact_outputs(nudge(judge), rollouts, temperature)[0]
+    assert_rounded(rollouts.rollout_log_probs, exact, nudged)
+    assert_rounded(actor.log_probs(rollouts, [list(range(len(prompts)))]), exact, nudged)
+
+
+def assert_same_answers(engine: RolloutEngine, answers: list[Generation], again: list[Generation]) -> None:
+    """Of the same call twice: bit for bit, or with SGLang, which batches what has arrived, up to rounding.
+
+    The draws of these tests lie 9e-6 or more from a boundary between two tokens, ten times what rounding moves.
+    """
+    if isinstance(engine, MegatronEngine):
+        assert again == answers
+    for one, other in zip(answers, again, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert list(one.log_probs) == pytest.approx(list(other.log_probs), abs=1e-4)
 
 
 @torch.no_grad()
@@ -134,7 +147,7 @@ def test_a_draw_depends_on_seed_sample_and_position_only(
     settings = SamplingConfig(max_new_tokens=12, temperature=0.9)
     ids = list(range(100, 100 + len(prompts)))
     whole = engine.generate(prompts, ids, settings, seed=5)
-    assert engine.generate(prompts, ids, settings, seed=5) == whole
+    assert_same_answers(engine, whole, engine.generate(prompts, ids, settings, seed=5))
     assert [g.token_ids for g in engine.generate(prompts, ids, settings, seed=6)] != [
         g.token_ids for g in whole
     ]
@@ -158,7 +171,7 @@ def assert_same_or_on_a_boundary(
     pairs = enumerate(zip(one.token_ids, other.token_ids, strict=False))
     position = next(n for n, (a, b) in pairs if a != b)
     decoder = actor.decoder()
-    logits = decoder.begin([[*prompt, *one.token_ids[:position]]], [0] * 5, 128)[0]
+    logits = decoder.begin([[*prompt, *one.token_ids[:position]]], [0], 128)[0]
     cumulative = torch.softmax(logits / temperature, -1).double().cumsum(-1)
     draw = uniform_draws(5, np.array([sample_id]), position)
     assert (cumulative - draw).abs().min() < 1e-4
@@ -194,7 +207,7 @@ def test_samples_follow_the_distribution(engine: RolloutEngine, actor: Actor) ->
     settings = SamplingConfig(max_new_tokens=1, temperature=1.5)
     generations = engine.generate([prompt] * num_samples, range(num_samples), settings, seed=3)
     counts = np.bincount([g.token_ids[0] for g in generations], minlength=VOCABULARY)
-    logits = actor.decoder().begin([prompt], [0] * 5, 8)[0]
+    logits = actor.decoder().begin([prompt], [0], 8)[0]
     expected = torch.softmax(logits.double() / 1.5, -1).numpy() * num_samples
     kept = expected > 5
     statistic = ((counts - expected)[kept] ** 2 / expected[kept]).sum()
@@ -288,4 +301,4 @@ def test_published_weights_are_the_ones_that_generate(
             for parameter, old in zip(actor.model.parameters(), kept, strict=True):
                 parameter.copy_(old)
         engine.publish()
-    assert generate(engine, prompts) == before
+    assert_same_answers(engine, before, generate(engine, prompts))
