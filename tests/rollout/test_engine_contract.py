@@ -19,13 +19,15 @@ from relax_lightning.megatron.role import Actor
 from relax_lightning.rollout.engine import Generation, RolloutEngine
 from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sampling import uniform_draws
-from tests.megatron.judge import assert_rounded, exact_outputs, judge_of, nudge
+from tests.megatron.judge import assert_rounded, exact_outputs, judge_of, logits_of, nudge
 from tests.rollout.letters import ABSENT, VOCABULARY, Letters
 
 ENGINES: dict[str, Callable[[pytest.FixtureRequest], RolloutEngine]] = {
     "megatron": lambda request: MegatronEngine(max_batch_size=40),
     "sglang": lambda request: request.getfixturevalue("sglang_engine"),
 }
+SEED = 12
+"""Of which no draw lies where rounding decides, as a test makes sure: its texts hold in any batch, on any CPU."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def prompts() -> list[list[int]]:
 
 def generate(engine: RolloutEngine, prompts: list[list[int]], **sampling: Any) -> list[Generation]:
     settings = SamplingConfig(**{"max_new_tokens": 12, **sampling})
-    return engine.generate(prompts, range(len(prompts)), settings, seed=11)
+    return engine.generate(prompts, range(len(prompts)), settings, seed=SEED)
 
 
 def rollouts_of(prompts: list[list[int]], generations: list[Generation], temperature: float) -> Rollouts:
@@ -94,10 +96,7 @@ def assert_log_probs_are_the_actors(
 
 
 def assert_same_answers(engine: RolloutEngine, answers: list[Generation], again: list[Generation]) -> None:
-    """Of the same call twice: bit for bit, or with SGLang, which batches what has arrived, up to rounding.
-
-    The draws of these tests lie 9e-6 or more from a boundary between two tokens, ten times what rounding moves.
-    """
+    """Of the same call twice: bit for bit, or with SGLang, which batches what has arrived, up to rounding."""
     if isinstance(engine, MegatronEngine):
         assert again == answers
     for one, other in zip(answers, again, strict=True):
@@ -147,7 +146,8 @@ def test_a_draw_depends_on_seed_sample_and_position_only(
     settings = SamplingConfig(max_new_tokens=12, temperature=0.9)
     ids = list(range(100, 100 + len(prompts)))
     whole = engine.generate(prompts, ids, settings, seed=5)
-    assert_same_answers(engine, whole, engine.generate(prompts, ids, settings, seed=5))
+    again = engine.generate(prompts, ids, settings, seed=5)
+    assert again == whole or not isinstance(engine, MegatronEngine)
     assert [g.token_ids for g in engine.generate(prompts, ids, settings, seed=6)] != [
         g.token_ids for g in whole
     ]
@@ -155,7 +155,11 @@ def test_a_draw_depends_on_seed_sample_and_position_only(
     shuffled = engine.generate([prompts[i] for i in order], [ids[i] for i in order], settings, seed=5)
     parts = [shuffled[order.index(i)] for i in range(len(prompts))]
     alone = [engine.generate([prompts[i]], [ids[i]], settings, seed=5)[0] for i in range(0, len(prompts), 5)]
-    for i, generation in [*enumerate(parts), *zip(range(0, len(prompts), 5), alone, strict=True)]:
+    for i, generation in [
+        *enumerate(again),
+        *enumerate(parts),
+        *zip(range(0, len(prompts), 5), alone, strict=True),
+    ]:
         assert_same_or_on_a_boundary(actor, prompts[i], whole[i], generation, ids[i], settings.temperature)
     twins = [whole[n : n + 4] for n in range(0, len(prompts), 4)]
     assert sum(len({g.token_ids for g in four}) == 4 for four in twins) > len(twins) // 2
@@ -175,6 +179,19 @@ def assert_same_or_on_a_boundary(
     cumulative = torch.softmax(logits / temperature, -1).double().cumsum(-1)
     draw = uniform_draws(5, np.array([sample_id]), position)
     assert (cumulative - draw).abs().min() < 1e-4
+
+
+@torch.no_grad()
+def test_no_text_that_must_repeat_is_left_to_rounding(actor: Actor, prompts: list[list[int]]) -> None:
+    engine, judge = MegatronEngine(), judge_of(actor)
+    engine.attach(actor, Letters())
+    for n, generation in enumerate(generate(engine, prompts, ignore_eos=True, temperature=1.0)):
+        logits = logits_of(judge, torch.tensor([*prompts[n], *generation.token_ids]))[
+            len(prompts[n]) - 1 : -1
+        ]
+        draws = torch.cat([uniform_draws(SEED, [n], position) for position in range(12)])
+        # Float32 moves the cumulative distribution by a few 1e-6 at most.
+        assert (torch.softmax(logits, -1).cumsum(-1) - draws[:, None]).abs().min() > 1e-5
 
 
 def test_a_response_goes_on_where_it_was_cut(
