@@ -8,7 +8,7 @@ ARGS ?=
 # Compiled once, torch, Lightning and Megatron import ten seconds faster in each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-sglang fit test tests check format ui smollm2 lock
+.PHONY: setup setup-sglang fit test tests test-numeric check format ui smollm2 lock
 
 setup:
 	@scripts/setup.sh
@@ -31,6 +31,20 @@ test: setup-sglang
 # Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
 tests: $(MODEL)/config.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+
+# What rounding decides, as on two other kinds of CPU: torch without vectors, and AVX2 with two threads.
+NUMERIC := tests/algorithms tests/megatron/test_fused_layer.py tests/megatron/test_host_optimizer.py \
+	tests/megatron/test_hugging_face.py tests/megatron/test_role.py tests/rollout/test_engine_contract.py \
+	tests/rollout/test_sampling.py tests/rollout/test_turns.py tests/training/test_critic_warmup.py \
+	tests/training/test_offload_in_training.py tests/training/test_options.py tests/training/test_reference.py \
+	tests/training/test_resume.py tests/training/test_shaping.py
+numeric-default: CPU := ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1
+numeric-avx2: CPU := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2
+numeric-%: $(MODEL)/config.json
+	$(CPU) $(BIN)/python -m pytest -k 'not sglang' $(NUMERIC) $(ARGS)
+
+test-numeric: $(MODEL)/config.json
+	@$(MAKE) --no-print-directory --jobs 2 numeric-default numeric-avx2
 
 format: setup
 	$(BIN)/ruff format .

@@ -14,13 +14,12 @@ from relax_lightning.rollout.engine import Decoder, Generation, Share, Tokenizer
 from relax_lightning.rollout.sampling import draws_at, sample_streams, sample_tokens
 from relax_lightning.rollout.stopping import StopCondition, response_limits
 
-MIN_ROWS = 5
-"""Below this many rows a matrix product takes another kernel and rounds differently (fp32, CPU), so finished rows
-stay in as ballast."""
-
 
 class MegatronEngine:
     """Decodes in batches of `max_batch_size` samples and drops rows as they finish.
+
+    The same call gives the same bits. In other company a sample has the same draws, yet its logits may differ in their
+    last bits: matrix products choose their kernel by the number of rows, at bounds that differ from CPU to CPU.
 
     Args:
         max_batch_size: Samples decoded at a time; bounds the KV cache.
@@ -100,7 +99,6 @@ class _Decoding:
         distinct = list(dict.fromkeys(tuple(p) for p in prompts))
         index = {prompt: i for i, prompt in enumerate(distinct)}
         rows = [index[tuple(p)] for p in prompts]
-        rows += [rows[0]] * (MIN_ROWS - len(rows))
         capacity = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
         try:
             logits = self._decoder.begin(distinct, rows, capacity)
@@ -116,8 +114,8 @@ class _Decoding:
         log_probs: list[list[float]] = [[] for _ in range(num_samples)]
         reasons = [""] * num_samples
         streams = sample_streams(self._seed, sample_ids)
-        # Sample of each decoder row; -1 for ballast.
-        rows = np.concatenate([np.arange(num_samples), np.full(len(logits) - num_samples, -1)])
+        # Sample of each decoder row; -1 once it is done.
+        rows = np.arange(num_samples)
         for position in range(max(limits)):
             sampled = np.maximum(rows, 0)
             draws = draws_at(streams[sampled], torch.from_numpy(begun[sampled] + position))
@@ -141,9 +139,8 @@ class _Decoding:
     def _drop_finished(self, rows: np.ndarray, new: Tensor) -> tuple[np.ndarray, Tensor]:
         """Compact once an eighth of the rows is done: copying the cache each time would cost more than it saves."""
         live = np.flatnonzero(rows >= 0)
-        if len(rows) <= MIN_ROWS or len(live) > len(rows) * 7 // 8:
+        if len(live) > len(rows) * 7 // 8:
             return rows, new
-        keep = np.concatenate([live, np.flatnonzero(rows < 0)[: max(0, MIN_ROWS - len(live))]])
-        index = torch.from_numpy(keep).to(new.device)
+        index = torch.from_numpy(live).to(new.device)
         self._decoder.select(index)
-        return rows[keep], new.index_select(0, index)
+        return rows[live], new.index_select(0, index)

@@ -16,10 +16,12 @@ import torch
 
 from relax_lightning.config import SamplingConfig
 from relax_lightning.peers import Peers
+from relax_lightning.rollout.engine import Generation
 from relax_lightning.rollout.sglang_engine import SGLangEngine
 from relax_lightning.rollout.weight_sync import ByValue, SharedMemory, publish_weights
 from tests.rollout.letters import Letters
 from tests.rollout.processes import assert_gone
+from tests.rollout.test_engine_contract import assert_same_answers
 
 PROMPTS = [[1, 2, 3], [40, 41], [7]] * 2
 SAMPLING = SamplingConfig(max_new_tokens=12)
@@ -100,7 +102,7 @@ def test_many_small_buckets_bring_the_same_weights(
     settings = {"transport": transport, "num_payloads": 1, "bucket_bytes": 20_000}
     publish_weights(tiny_actor.hf_weights(), client, engine.weight_version, **settings)
     assert client.weight_checksums() == sums
-    assert generate(engine) == before
+    assert_same_answers(engine, before, generate(engine))
 
     # A publication that breaks off leaves no version that a generation may have.
     def broken() -> Iterator[tuple[str, torch.Tensor]]:
@@ -172,11 +174,11 @@ def test_another_publisher_is_noticed(engine: SGLangEngine, tiny_actor: Any) -> 
     with pytest.raises(RuntimeError, match=r"generated with weights 1, published are .*another run"):
         generate(engine)
     engine.publish()
-    assert generate(engine) == answers
+    assert_same_answers(engine, answers, generate(engine))
     with pytest.raises(RuntimeError, match="published are 1"):
         generate(other)
     other.close()
-    assert generate(engine) == answers
+    assert_same_answers(engine, answers, generate(engine))
 
 
 def test_an_answer_that_takes_too_long(engine: SGLangEngine, tiny_actor: Any) -> None:
@@ -207,7 +209,7 @@ def test_memory_leaves_and_comes_back(engine: SGLangEngine) -> None:
     with pytest.raises(AssertionError, match="onload kv_cache before"):
         generate(engine)
     engine.onload(["weights", "kv_cache", "cuda_graph"])
-    assert generate(engine) == before
+    assert_same_answers(engine, before, generate(engine))
     engine.offload(["weights"])
     engine.onload(["weights"])
     with pytest.raises(AssertionError, match="publish before a generation"):
@@ -219,8 +221,8 @@ def test_stop_strings_and_ignored_ends(engine: SGLangEngine) -> None:
     token = free[0].token_ids[5]
     cut = generate(engine, SamplingConfig(max_new_tokens=12, ignore_eos=True, stop_token_ids=[token]))[0]
     end = free[0].token_ids.index(token) + 1
-    assert (cut.token_ids, cut.log_probs) == (free[0].token_ids[:end], free[0].log_probs[:end])
-    assert cut.finish_reason == "stop"
+    wanted = Generation(free[0].token_ids[:end], free[0].log_probs[:end], "stop")
+    assert_same_answers(engine, [wanted], [cut])
 
 
 def test_a_killed_scheduler_is_replaced(engine: SGLangEngine) -> None:
@@ -237,7 +239,7 @@ def test_a_killed_scheduler_is_replaced(engine: SGLangEngine) -> None:
     with pytest.warns(
         UserWarning, match=r"SGLang died during generation \(killed by SIGKILL; its log is .*\); it is"
     ):
-        assert generate(engine) == before
+        assert_same_answers(engine, before, generate(engine))
     assert engine.weight_version == version
     assert_gone([family, *children])
     engine.verify()
