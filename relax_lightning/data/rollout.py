@@ -180,7 +180,7 @@ class RolloutDataModule(LightningDataModule):
             max_prompt_tokens=min(limits, default=None),
             read_label=load_label(self._config.reward.name),
         )
-        self.vocabulary.check_prompts(name, data.token_ids)
+        self.vocabulary.check_prompts(name, (row.token_ids for row in data.rows))
         self._check_alike(name, data)
         if data.num_dropped:
             total = len(data) + data.num_dropped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +66,7 @@ class Vocabulary:
                     "tokenizer no tokens; let the run start its engine (no url), or give the tokenizer that has them"
                 )
 
-    def check_prompts(self, name: str, prompts: Sequence[Sequence[int]]) -> None:
+    def check_prompts(self, name: str, prompts: Iterable[Sequence[int]]) -> None:
         """Look at the tokens of a tokenizer that does not say which ones it has.
 
         Raises:
