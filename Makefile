@@ -8,7 +8,7 @@ ARGS ?=
 # Compiled once, torch, Lightning and Megatron import ten seconds faster in each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-sglang fit test tests test-numeric check format ui smollm2 lock
+.PHONY: setup setup-sglang fit test test-all tests test-numeric check format ui smollm2 lock
 
 setup:
 	@scripts/setup.sh
@@ -28,9 +28,15 @@ check: setup
 test: setup-sglang
 	@$(MAKE) --no-print-directory --jobs 2 check tests
 
+# With the long tail, and what rounding decides as on other CPUs.
+test-all: setup-sglang
+	@$(MAKE) --no-print-directory --jobs 2 check tests MARKS=
+	@$(MAKE) --no-print-directory test-numeric
+
 # Two workers of one thread each: the tests start their own processes, and idle threads spin on a small machine.
+MARKS := -m "not slow"
 tests: $(MODEL)/config.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(MARKS) -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 # What rounding decides, as on two other kinds of CPU: torch without vectors, and AVX2 with two threads.
 NUMERIC := tests/algorithms tests/megatron/test_fused_layer.py tests/megatron/test_host_optimizer.py \

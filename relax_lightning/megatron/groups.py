@@ -208,12 +208,8 @@ def _initialize_default_group(device: torch.device) -> None:
     if all_are_here():
         talk_on_loopback()
     if "RANK" not in os.environ:
-        # A store without a socket; NCCL crashes in its first coalesced call without one that others could reach.
-        alone = (
-            store_at(LOOPBACK, free_port(LOOPBACK), is_server=True, timeout=DEADLINE)
-            if is_gpu
-            else dist.HashStore()
-        )
+        # Not a HashStore, with which NCCL crashes in its first coalesced call.
+        alone = store_at(LOOPBACK, free_port(LOOPBACK), is_server=True, timeout=DEADLINE)
         dist.init_process_group(backend, store=alone, rank=0, world_size=1)
     elif os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # The store of torchrun's own process.

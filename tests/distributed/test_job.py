@@ -24,8 +24,6 @@ from relax_lightning.distributed.processes import RayProcesses  # noqa: E402
 from relax_lightning.distributed.screen import Screen  # noqa: E402
 from relax_lightning.distributed.watch import LostPartError, RankError  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
 DIGITS = Path(__file__).resolve().parent.parent / "training" / "digits.yaml"
 CONFIG = resolve(load([str(DIGITS)], []))
 JOINED = RayProcesses()
@@ -121,6 +119,7 @@ def test_an_exception_is_told_once_with_rank_and_phase(group, tmp_path, monkeypa
     assert gone(job)
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_ends_the_job_and_so_does_a_second_signal(group, tmp_path, monkeypatch):
     """Ranks that have ended, or that are let go on to their end, can work again."""
     monkeypatch.chdir(tmp_path)
@@ -160,10 +159,19 @@ def test_a_rank_that_leaves_ends_the_job_and_so_does_a_second_signal(group, tmp_
     ("name", "number", "how"),
     [
         (RANK_1, signal.SIGKILL, "was killed or crashed in its actor phase"),
-        ("the sample store", signal.SIGKILL, "was killed or crashed"),
-        ("the advantages service", signal.SIGSTOP, "was stopped (SIGSTOP) and did not go on for 30 s"),
-        ("the coordinator", signal.SIGKILL, "was killed or crashed"),
-        ("the coordinator", signal.SIGSTOP, "gave no answer for 40 s"),
+        *(
+            pytest.param(*part, marks=pytest.mark.slow)
+            for part in (
+                ("the sample store", signal.SIGKILL, "was killed or crashed"),
+                (
+                    "the advantages service",
+                    signal.SIGSTOP,
+                    "was stopped (SIGSTOP) and did not go on for 30 s",
+                ),
+                ("the coordinator", signal.SIGKILL, "was killed or crashed"),
+                ("the coordinator", signal.SIGSTOP, "gave no answer for 40 s"),
+            )
+        ),
     ],
 )
 def test_a_part_that_is_killed_or_stopped_is_named(group, tmp_path, monkeypatch, name, number, how):

@@ -14,8 +14,6 @@ pytest.importorskip("ray")
 
 from relax_lightning.distributed.launcher import launch
 
-pytestmark = pytest.mark.slow
-
 HERE = Path(__file__).resolve().parent
 DIGITS = HERE.parent / "training" / "digits.yaml"
 UNTIMED = ("phase/", "perf/", "memory/")
@@ -60,6 +58,7 @@ def alone(folder, *overrides):
     return points_of(folder)[1]
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_started_again_and_the_run_is_that_of_one_process(address, folder, capfd):
     own = (
         "trainer.callbacks=[{class_path: disturbances.StopOnce, init_args: {iteration: 3}}, "

@@ -22,8 +22,6 @@ from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.data.digits import matching_places
 from relax_lightning.plan import check
 
-pytestmark = pytest.mark.slow
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 WHOLE_EXAMPLE = EXAMPLES / "own_data.yaml"

@@ -1,41 +1,29 @@
 r"""Answers made at random, judged by sympy: none is scored equal to another number, and none costs much time.
 
-The seeds are fixed; FUZZ_SEED=N draws others, and FUZZ_EXAMPLES=N that many times more of them.
+`settings.py` says how many.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from random import Random
 
 import pytest
 import sympy
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from relax_lightning.rewards.dapo_math import dapo_math
 from relax_lightning.rewards.math_answer import final_answer, find_answer, same_answer
+from tests.fuzz.settings import fuzz
 
-SEED = os.environ.get("FUZZ_SEED")
-MANY = int(os.environ.get("FUZZ_EXAMPLES", "1"))
+pytestmark = pytest.mark.slow
+
 SECONDS = 1.0
 """For one answer: a hundred times what it takes, for a machine that is busy with something else."""
 
 type Tree = tuple
-
-
-def fuzz(num_examples: int) -> Callable:
-    """The settings that all tests here share."""
-    chosen = settings(
-        max_examples=num_examples * MANY,
-        derandomize=SEED is None,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    return chosen if SEED is None else lambda test: seed(int(SEED))(chosen(test))
 
 
 # --- expressions ----------------------------------------------------------------------------------------------------

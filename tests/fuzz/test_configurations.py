@@ -1,6 +1,6 @@
 """Configurations made at random, through the command: never a traceback, a line a fault, and what is taken reads back.
 
-The seeds are fixed; FUZZ_SEED=N draws others, and FUZZ_EXAMPLES=N that many times more of them.
+`settings.py` says how many.
 """
 
 from __future__ import annotations
@@ -8,23 +8,22 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import time
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from relax_lightning.cli import main
 from relax_lightning.config.sections import ANY_NAME, entries
 from relax_lightning.config.yaml_text import dump_yaml
+from tests.fuzz.settings import fuzz
 
-SEED = os.environ.get("FUZZ_SEED")
-MANY = int(os.environ.get("FUZZ_EXAMPLES", "1"))
+pytestmark = pytest.mark.slow
+
 SECONDS = 10.0
 """For one configuration, of the processor's time: many times what it takes."""
 LONGEST_LINE = 3000
@@ -45,18 +44,6 @@ BASE = {
     "cluster": {"resources": {"actor": [1, 2], "critic": [1, 2], "rollout": [1, 2], "advantages": [1, 0]}},
 }
 KEYS = [key.replace(ANY_NAME, "mine") for key in entries()]
-
-
-def fuzz(num_examples: int) -> Callable:
-    """The settings that all tests here share."""
-    chosen = settings(
-        max_examples=num_examples * MANY,
-        derandomize=SEED is None,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    return chosen if SEED is None else lambda test: seed(int(SEED))(chosen(test))
 
 
 WORDS = """

@@ -1,40 +1,28 @@
 """Launch scripts made at random: never a traceback, bounded time, and no flag that is lost without a word.
 
-The seeds are fixed; FUZZ_SEED=N draws others, and FUZZ_EXAMPLES=N that many times more of them.
+`settings.py` says how many.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, seed, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from relax_lightning.migrate.document import write_document
 from relax_lightning.migrate.launch_script import read_launch_script
 from relax_lightning.migrate.translation import translate
+from tests.fuzz.settings import fuzz
 
-SEED = os.environ.get("FUZZ_SEED")
-MANY = int(os.environ.get("FUZZ_EXAMPLES", "1"))
+pytestmark = pytest.mark.slow
+
 SECONDS = 10.0
 """For one script: a hundred times what it takes, for a machine that is busy with something else."""
-
-
-def fuzz(num_examples: int) -> Callable:
-    """The settings that all tests here share."""
-    chosen = settings(
-        max_examples=num_examples * MANY,
-        derandomize=SEED is None,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    return chosen if SEED is None else lambda test: seed(int(SEED))(chosen(test))
 
 
 PROGRAMS = (

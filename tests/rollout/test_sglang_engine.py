@@ -225,6 +225,7 @@ def test_stop_strings_and_ignored_ends(engine: SGLangEngine) -> None:
     assert_same_answers(engine, [wanted], [cut])
 
 
+@pytest.mark.slow
 def test_a_killed_scheduler_is_replaced(engine: SGLangEngine) -> None:
     before, version = generate(engine), engine.weight_version
     assert engine._server is not None

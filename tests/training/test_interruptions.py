@@ -83,6 +83,7 @@ def test_kill_after_five_and_resume_from_three(command, whole, folder):
     assert complete_iterations(folder / "checkpoints") == [3, 6]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_while_a_checkpoint_is_written(command, tmp_path):
     filler = (("DiskFiller", {"hook": "on_iteration_end", "iteration": 2}),)
     keys = ("trainer.max_steps=3", "callbacks.checkpoint={every_n_steps: 1}")
@@ -96,6 +97,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(command, tmp_path):
     assert complete_iterations(root) == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_traceback_ends_with_where_to_resume_and_validate_is_a_record_of_its_own(command, forked, folder):
     # A failure that is none of ours keeps its traceback; what trains again with another rate is recorded as such.
     breaker = (("Breaker", {"hook": "on_rollout_end", "iteration": 4}),)
@@ -147,7 +149,9 @@ def test_a_traceback_ends_with_where_to_resume_and_validate_is_a_record_of_its_o
     )
 
 
-@pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
+@pytest.mark.parametrize(
+    ("name", "number"), [pytest.param("SIGINT", 2, marks=pytest.mark.slow), ("SIGTERM", 15)]
+)
 def test_the_first_signal_ends_the_iteration_and_saves(command, whole, folder, name, number):
     signaler = (("Signaler", {"hook": "on_values_computed", "iteration": 2, "signals": [name]}),)
     status, output, _ = command(folder, *SIX, MLFLOW, callbacks=signaler)
@@ -163,7 +167,9 @@ def test_the_first_signal_ends_the_iteration_and_saves(command, whole, folder, n
     assert points_of(folder)[1] == whole
 
 
-@pytest.mark.parametrize(("name", "number"), [("SIGINT", 2), ("SIGTERM", 15)])
+@pytest.mark.parametrize(
+    ("name", "number"), [("SIGINT", 2), pytest.param("SIGTERM", 15, marks=pytest.mark.slow)]
+)
 def test_the_second_signal_aborts_at_once(command, tmp_path, name, number):
     signaler = (("Signaler", {"hook": "on_values_computed", "iteration": 2, "signals": [name, name]}),)
     status, output, ended = command(tmp_path, *SIX, callbacks=signaler)
@@ -180,7 +186,10 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("moment", KILLS)
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(moment, marks=[] if moment == "tracker" else pytest.mark.slow) for moment in KILLS],
+)
 def test_kill_during_the_save(command, whole, tmp_path, moment):
     (arguments, saved) = KILLS[moment]
     root = tmp_path / "checkpoints"
@@ -201,6 +210,7 @@ def test_kill_during_the_save(command, whole, tmp_path, moment):
     assert points_of(tmp_path)[1] == whole
 
 
+@pytest.mark.slow
 def test_a_broken_run_exits_with_1_and_says_where_to_resume(command, folder):
     poisoner = (("Poisoner", {"hook": "on_iteration_start", "iteration": 2}),)
     keys = ("trainer.max_steps=6", "callbacks.checkpoint={every_n_steps: 1}")

@@ -46,8 +46,6 @@ CUTS = {
         "model.critic.optimizer.distributed=false",
     ),
 }
-pytestmark = pytest.mark.slow
-
 COMPARED = (
     "actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/value_loss", "critic/grad_norm",
     "advantages/std", "values/mean", "reward/mean",
@@ -148,7 +146,9 @@ def assert_same_training(folder: Path, one: Path, model: Path, rel: float = 1e-5
         assert (pair[0] - pair[1]).norm() <= rel * tensor.norm(), name
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    "cut", ["tp-sp", *(pytest.param(cut, marks=pytest.mark.slow) for cut in CUTS if cut != "tp-sp")]
+)
 def test_two_ranks_learn_what_one_learns(
     cut: str, train: Any, one: Path, model: Path, tmp_path: Path, process_group: None
 ) -> None:
@@ -200,6 +200,7 @@ TOLD = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["tp-sp", "dp"])
 def test_every_option_is_of_all_samples(
     cut: str, train: Any, one: Path, model: Path, process_group: None
@@ -228,6 +229,7 @@ def assert_same_advantages(ranks: list[dict[str, Any]]) -> None:
             assert torch.equal(getattr(second, name), tensor)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, process_group: None) -> None:
     """Tensor ranks, then stages beside a critic of tensor ranks, then one process: as if it had been one all along."""
     parts = (
@@ -241,6 +243,7 @@ def test_a_run_goes_on_at_other_sizes(train: Any, one: Path, model: Path, proces
     assert_same_training(folder, one, model)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_at_its_own_sizes_bit_for_bit(train: Any, one: Path) -> None:
     whole = one.parent / "dp"
     if not whole.exists():
@@ -268,6 +271,7 @@ SPARSE = (
 )
 
 
+@pytest.mark.slow
 def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) -> None:
     """Beside that, a signal to one rank ends the iteration on all, and an evaluation that fails on one fails on all."""
     alone = train("sparse-one", *SPARSE, engine="Sparse", ranks=None)
@@ -295,6 +299,7 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
             assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
 
 
+@pytest.mark.slow
 def test_one_ranks_error_hangs_none(train: Any) -> None:
     began = time.time()
     error = {"hook": "on_advantages_computed", "iteration": 1, "rank": 1}
