@@ -133,7 +133,8 @@ def assert_same_training(folder: Path, one: Path, model: Path, rel: float = 1e-5
     ours, theirs = metrics_of(folder), metrics_of(one)
     for step in range(1, 4):
         for name in COMPARED:
-            assert ours[step][name] == pytest.approx(theirs[step][name], rel=rel, abs=1e-7), (step, name)
+            # A loss is a mean of terms of both signs: what is left of them rounds as they do, not as it.
+            assert ours[step][name] == pytest.approx(theirs[step][name], rel=rel, abs=rel / 10), (step, name)
     last = "checkpoints/iter_0000003"
     distributed = folder.name != "critic-alone"
     here, there = loaded(folder / last, model, distributed=distributed), loaded(one / last, model)
@@ -296,7 +297,7 @@ def test_ranks_generate_the_same_text_and_may_have_nothing_to_learn(train: Any) 
         evaluated = "val/mine/failed" if cut == "pp" else "val/mine/reward_mean"
         there[1]["val/mine/failed"] = 1.0
         for name in (*COMPARED, evaluated):
-            assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-7), (cut, name)
+            assert here[1][name] == pytest.approx(there[1][name], rel=1e-5, abs=1e-6), (cut, name)
 
 
 @pytest.mark.slow
