@@ -28,9 +28,9 @@ def same_model_problems(config: Config, resume: str | None) -> Iterator[Problem]
     try:
         architecture_of(model)
         folder = whole_checkpoint(config) if resume is None else resumed_folder(config, resume)
-    except ValueError:
+        manifest = None if folder is None else read_manifest(folder)
+    except (ValueError, OSError):
         return  # the model, or the checkpoint, is a problem of its own
-    manifest = None if folder is None else read_manifest(folder)
     if folder is not None and manifest is not None:
         key = "model.actor.load" if resume is None else "--ckpt_path"
         yield from _refused(key, lambda: check_same_model(model, manifest, str(folder)))
@@ -38,14 +38,22 @@ def same_model_problems(config: Config, resume: str | None) -> Iterator[Problem]
         starts = {"actor": model.actor.warm_start, "critic": model.critic.warm_start}
         for role, path in starts.items():
             if path is not None:
-                check = partial(check_same_trunk, model, role_folder(path, role))
-                yield from _refused(f"model.{role}.warm_start", check)
+                yield from _refused(f"model.{role}.warm_start", partial(_check_start, model, path, role))
     algorithm, reference = model.algorithm, model.reference
     directory = None if reference is None else reference.hf_checkpoint
     if directory is not None and not (Path(directory) / "config.json").is_file():
         return
     if algorithm.kl_coef > 0 or algorithm.use_kl_loss:
         yield from _refused("model.reference", lambda: check_reference(model))
+
+
+def _check_start(model: ModelConfig, path: str, role: str) -> None:
+    try:
+        folder = role_folder(path, role)
+        read_manifest(folder.parent)
+    except (ValueError, OSError):
+        return  # a problem of its own
+    check_same_trunk(model, folder)
 
 
 def _refused(key: str, check: Callable[[], None]) -> Iterator[Problem]:

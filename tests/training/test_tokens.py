@@ -2,14 +2,13 @@
 
 import json
 import math
-from dataclasses import asdict
 
 import pytest
 import torch
 
 from relax_lightning.config import ArchitectureConfig
 from relax_lightning.config.architecture import complete
-from relax_lightning.megatron.export import _write_companions, export_checkpoint
+from relax_lightning.megatron.export import export_checkpoint
 
 ROWS, TOKENS, ENDS = 40, 12, (0, 5)
 VALIDATION = (
@@ -130,16 +129,16 @@ def test_a_model_with_too_few_rows_is_refused_at_the_start(fit, tmp_path):
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def export_companions(tokenizer, folder):
-    a = ArchitectureConfig(num_layers=1, hidden_size=8, num_attention_heads=1, vocab_size=ROWS)
-    _write_companions(
-        {"tokenizer": str(tokenizer), "architecture": asdict(complete(a)), "dtype": "float32"}, folder
+def exported_config(tokenizer):
+    architecture = complete(
+        ArchitectureConfig(num_layers=1, hidden_size=8, num_attention_heads=1, vocab_size=ROWS)
     )
-    return json.loads((folder / "config.json").read_text())
+    model = {"tokenizer": str(tokenizer), "hf_checkpoint": None, "dtype": "float32"}
+    return _config(model, architecture, _Tokenizer(model, trusted=False))
 
 
-def test_so_does_what_is_exported_of_a_model_from_scratch(model, tmp_path):
-    config = export_companions(model, tmp_path)
+def test_so_does_what_is_exported_of_a_model_from_scratch(model):
+    config = exported_config(model)
     assert config["eos_token_id"] == [*ENDS, 33] and config["vocab_size"] == ROWS
-    plain = export_companions("relax_lightning.data.digits.digit_tokenizer", tmp_path)
+    plain = exported_config("relax_lightning.data.digits.digit_tokenizer")
     assert plain["eos_token_id"] == 0
