@@ -6,19 +6,23 @@ import re
 from functools import lru_cache
 
 from relax_lightning.rewards.answers.algebra import UnreadableError
-from relax_lightning.rewards.answers.grammar import parse
+from relax_lightning.rewards.answers.parser import parse
 from relax_lightning.rewards.answers.tokens import Token, tokenize
 from relax_lightning.rewards.answers.values import Answer, Words
 
 _LONGEST = 10_000
 """Characters of an answer that is read; a longer one is compared as text."""
 _MOST_TOKENS = 1_000
-_LONGEST_UNIT = 8
-_MARKDOWN = {"^", "*", "_", "."}
 _WORD_LETTERS = 3
 _ANSWER_WORDS = {"yes", "no", "true", "false", "none"}
+_MARKDOWN = ("^", "*", "_")
+_BETWEEN_WORDS = {",", ".", "-", "'", "and", "or"}
 _OF_ANGLES = {"sin", "cos", "tan", "cot", "sec", "csc"}
-_UNIT_SIGNS = {"^", "/", "{", "}"}
+_BRACED = re.compile(r"\{ (\S) \}")
+_UNIT = re.compile(
+    r"(?<!/)(?: \{)? @\w+(?: @\w+| / (?:@\w+|[sh])(?!\S)| \^ (?:[23]|\{ [23] \})(?!\S)| \}){0,8}(?: [CF])?$"
+)
+_SQUARE = re.compile(r"(square|cubic) (\w+)")
 
 
 @lru_cache(maxsize=256)
@@ -29,49 +33,37 @@ def read_answer(text: str) -> Answer:
     tokens = _trimmed(tokenize(text))
     if all(token.text in ("{", "}") for token in tokens):
         return Answer(Words(""))
-    if len(tokens) > _MOST_TOKENS:
-        return Answer(Words(_written(tokens)))
     words = _words(tokens)
-    if words is not None:
-        return Answer(Words(words))
-    try:
-        inner, unit = _split_unit(tokens)
-        return Answer(parse(inner), unit)
-    except UnreadableError:
-        return Answer(Words(_written(tokens)))
-
-
-def _written(tokens: list[Token]) -> str:
-    return re.sub(r"\{ (\S+) \}", r"\1", " ".join(token.text for token in tokens))
+    if words is None and len(tokens) <= _MOST_TOKENS:
+        try:
+            inner, unit = _split_unit(tokens)
+            return Answer(parse(inner), unit)
+        except UnreadableError:
+            pass
+    return Answer(
+        Words(_BRACED.sub(r"\1", " ".join(token.text for token in tokens)) if words is None else words)
+    )
 
 
 def _trimmed(tokens: list[Token]) -> list[Token]:
     """Without the marks of Markdown at both ends, a final full stop, and braces that close nothing."""
-    start, end = 0, len(tokens)
-    while start < end and tokens[start].kind == "sign" and tokens[start].text in ("^", "*", "_"):
+    texts = [token.text for token in tokens]
+    num_open = texts.count("{") - texts.count("}")
+    start, end = 0, len(texts)
+    while start < end and texts[start] in _MARKDOWN:
         start += 1
-    while start < end and tokens[end - 1].kind == "sign" and tokens[end - 1].text in _MARKDOWN:
+    while start < end and (texts[end - 1] in (*_MARKDOWN, ".") or (texts[end - 1] == "}" and num_open < 0)):
         end -= 1
-        if tokens[end].text == tokens[end - 1].text == ".":
+        num_open += texts[end] == "}"
+        if texts[end - 1 : end + 1] == [".", "."]:
             return tokens[start:]  # an ellipsis
-    kept, depth = [], 0
-    for token in tokens[start:end]:
-        depth += (token.text == "{") - (token.text == "}")
-        if depth < 0:
-            depth = 0
-        else:
-            kept.append(token)
-    return kept
+    return tokens[start:end]
 
 
 def _words(tokens: list[Token]) -> str | None:
     """Of an answer in words, such as `Monday` or `no solution`: in one writing. None for mathematics."""
-    is_text = all(
-        t.kind in ("letters", "unit") or t.text in (",", ".", "-", "'", "and", "or") for t in tokens
-    )
-    if not is_text or not (tokens == [] or any(map(_is_word, tokens))):
-        return None
-    return " ".join(_folded(token.text) for token in tokens)
+    is_text = all(token.kind in ("letters", "unit") or token.text in _BETWEEN_WORDS for token in tokens)
+    return " ".join(_folded(t.text) for t in tokens) if is_text and any(map(_is_word, tokens)) else None
 
 
 def _is_word(token: Token) -> bool:
@@ -92,55 +84,18 @@ def _split_unit(tokens: list[Token]) -> tuple[list[Token], str | None]:
     rest = tokens[len(sign) :]
     before = rest[0].text if rest and rest[0].kind == "currency" else None
     rest = rest[before is not None :]
-    start = _unit_start(rest)
-    after = _unit_name(rest[start:])
-    if before is not None and after is not None and before != after:
+    written = "".join(f" @{t.text}" if t.kind in ("unit", "currency") else f" {t.text}" for t in rest)
+    found = _UNIT.search(written)
+    if found is None or found.start() == 0 or any(token.text in _OF_ANGLES for token in tokens):
+        return [*sign, *rest], before
+    unit = _one_name(found.group())
+    if before is not None and before != unit:
         raise UnreadableError("two units")
-    if start and after is not None:
-        rest = rest[:start]
-    return [*sign, *rest], before or (after if start else None)
+    return [*sign, *rest[: -found.group().count(" ")]], unit
 
 
-def _unit_start(tokens: list[Token]) -> int:
-    """Where the unit at the end begins; the length where there is none."""
-    start = len(tokens)
-    while start and (tokens[start - 1].kind in ("unit", "currency") or _belongs_to_unit(tokens, start - 1)):
-        start -= 1
-    while start < len(tokens) and tokens[start].kind not in ("unit", "currency"):
-        start += 1
-    if any(token.text in _OF_ANGLES for token in tokens) or (start and tokens[start - 1].text == "/"):
-        return len(tokens)
-    if len(tokens) - start > _LONGEST_UNIT:
-        return len(tokens)
-    return start
-
-
-def _belongs_to_unit(tokens: list[Token], at: int) -> bool:
-    """A sign or a power between or behind the words of a unit: `cm^2`, `m/s`, the letter of `degrees C`."""
-    token = tokens[at]
-    if token.kind == "number":
-        before = [t.text for t in tokens[max(0, at - 2) : at]]
-        return (token.text in ("2", "3") and before[-1:] == ["^"]) or before == ["^", "{"]
-    if token.kind == "letters":
-        before = [t.text for t in tokens[max(0, at - 2) : at]]
-        is_scale = token.text in ("C", "F") and before[-1:] == ["degree"]
-        return is_scale or (
-            token.text in ("s", "h") and before[1:] == ["/"] and tokens[at - 2].kind == "unit"
-        )
-    return token.kind == "sign" and token.text in _UNIT_SIGNS
-
-
-def _unit_name(tokens: list[Token]) -> str | None:
+def _one_name(unit: str) -> str:
     """One name for all ways to write a unit: `square cm` is `cm^2`, `per` is `/`."""
-    words = [token.text for token in tokens if token.text not in ("{", "}")]
-    name, power = "", ""
-    for word in words:
-        if word in ("square", "cubic"):
-            power = "^2" if word == "square" else "^3"
-        elif word in ("per", "/"):
-            name += "/"
-        elif word == "^" or word.isdigit():
-            name += word
-        else:
-            name, power = f"{name}{word}{power}", ""
-    return {"mph": "mile/hour"}.get(name, name) or None
+    words = re.sub(r"[@{}]", "", unit).split()
+    name = _SQUARE.sub(lambda match: f"{match[2]}^{2 if match[1] == 'square' else 3}", " ".join(words))
+    return name.replace("per", "/").replace(" ", "")

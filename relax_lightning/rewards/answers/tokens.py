@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from relax_lightning.rewards.answers.characters import plain
-from relax_lightning.rewards.answers.words import meaning
+from relax_lightning.rewards.answers.vocabulary import MEANINGS, plain, unit_of
 
 
 class Token(NamedTuple):
@@ -36,17 +35,15 @@ _LAYOUT = (
 _TOKEN = re.compile(
     rf"""
     \\(?:{_TEXT})\*?\s*(?P<upright> \{{(?P<content>[^{{}}\\]*)\}} )
-    | (?P<skip> \s+ | \\(?:left|right)\s*\.(?!\d) | \\(?:{_LAYOUT}|{_TEXT})(?![A-Za-z])\*?
+    | (?P<skip> \s+ | \\(?:{_TEXT}|{_LAYOUT})(?![A-Za-z])\*?
         | \\[,;:!()\[\]\ ] | \$ | ~ | ` )
     | (?P<digits> (?:\d|\.\d)
         (?: [\d.] | ,(?:\\!)?(?=\d) | \{{,\}}(?=\d) | '(?=\d{{3}}) | (?:\\,|\\\ |\s)(?=\d{{3}}(?!\d|\s*/)) )*
         (?:[eE][-+]?\d+(?![\d.]))? )
     | (?P<letters> [^\W\d_]+ )
-    | (?P<degree> \^\s*\{{?\s*\\circ(?![A-Za-z])\s*\}}? | \\degree(?![A-Za-z]) | ° )
-    | (?P<currency> \\\$ | [€£¥₹₽₩] )
-    | (?P<matrix> \\(?:begin|end)\s*\{{[pb]?matrix\}} )
-    | (?P<command> \\[A-Za-z]+ | \\\| )
-    | (?P<sign> \*\* | <= | >= | != | <> | := | =+ | \\[{{}}%\\&] | [-+*/^_!'(){{}}\[\]|,;<>%&.\u2013] )
+    | (?P<command> \\(?:begin|end)\s*\{{[pb]matrix\}} | \^\s*(?:\{{\s*\\circ\s*\}}|\\circ(?![A-Za-z]))
+        | \\not\s*= | \\\$ | [€£¥₹°] | \\[A-Za-z]+ )
+    | (?P<sign> \*\* | <= | >= | != | <> | == | \\[{{}}%\\&] | [-+*/^_!'(){{}}\[\]|,;<>=%&.\u2013] )
     | (?P<other> . )
     """,
     re.VERBOSE | re.DOTALL,
@@ -68,10 +65,20 @@ def _scan(text: str, *, is_upright: bool) -> list[Token]:
         elif kind == "digits":
             tokens += _numbers(word, is_spaced, is_list=depth > 0)
         else:
-            token = Token(*meaning(kind, word, is_upright), is_spaced)
+            token = Token(*_meaning(kind, word, is_upright), is_spaced)
             tokens.append(token)
             depth += (token.text in ("(", "[", "\\{")) - (token.text in (")", "]", "\\}"))
     return tokens
+
+
+def _meaning(kind: str, word: str, is_upright: bool) -> tuple[str, str]:
+    """Kind and text of the token that the regular expression found as `kind`."""
+    is_letters = kind == "letters"
+    known = MEANINGS.get(word.casefold() if is_letters else "".join(word.split()))
+    if known is not None:
+        return known
+    unit = unit_of(word, is_upright) if is_letters else None
+    return ("unit", unit) if unit else ("other" if kind == "command" else kind, word)
 
 
 _PLAIN_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -92,8 +99,7 @@ def _numbers(run: str, is_spaced: bool, *, is_list: bool) -> list[Token]:
         if part == ",":
             tokens.append(Token("sign", ","))
             continue
-        number = _number(part)
-        pieces = [part] if number is not None else _GAP.split(part)
+        pieces = _GAP.split(part) if _number(part) is None else [part]
         for place, piece in enumerate(pieces):
             number = _number(piece)
             is_apart = place > 0 or (is_spaced and not tokens)
