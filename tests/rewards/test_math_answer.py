@@ -219,6 +219,10 @@ HOSTILE = {
     "bars": BOX + "|" * 900 + "}",
     "texts": BOX + "\\text{" * 1500 + "}" * 1501,
     "thousands": BOX + "1,234," * 1600 + "5}",
+    "a number that Python does not write": BOX + "1e2000*1e2000*1e900" + "}",
+    "long exponents": BOX + "(x^{" + "9" * 3900 + "})^{" + "9" * 3900 + "}}",
+    "a root of index 0": BOX + "\\sqrt[0]{2}" + "}",
+    "a digit of an exponent": BOX + "\\frac1e5" + "}",
     "odd characters": "Answer: \x00\ud800",
 }
 

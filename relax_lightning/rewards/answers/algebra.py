@@ -102,8 +102,6 @@ class Algebra:
 
     def divide(self, a: Expression, b: Expression) -> Expression:
         """a / b."""
-        if not b.top:
-            raise UnreadableError("a division by zero")
         return self.multiply(a, self._quotient(b.bottom, b.top))
 
     def equal(self, a: Expression, b: Expression) -> bool:
@@ -131,6 +129,8 @@ class Algebra:
     def root(self, radicand: Expression, index: int) -> Expression:
         """The real root where there is one."""
         value = radicand.number
+        if index < 1:
+            raise UnreadableError("a root of an index below 1")
         if value is not None and value < 0 and index % 2:
             return self.negative(self.root(constant(-value), index))
         return self.power(radicand, constant(Fraction(1, index)))

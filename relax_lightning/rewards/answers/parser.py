@@ -11,14 +11,13 @@ from fractions import Fraction
 from math import comb, factorial
 
 from relax_lightning.rewards.answers.algebra import Algebra, Expression, UnreadableError, constant, symbol
-from relax_lightning.rewards.answers.tokens import Token
+from relax_lightning.rewards.answers.tokens import Token, with_products
 from relax_lightning.rewards.answers.values import Group, Value, Words, joined, stated
 
 _MAX_DEPTH = 40
 _MAX_DIGITS = 4_000
 _MAX_EXPONENT = 2_000
 _MAX_COUNTED = 500
-_LONG_WORD = 4
 _EN_DASH = "\u2013"
 _END = Token("end", "")
 _RELATIONS = ("=", "!=", "<", ">", "<=", ">=", "approx", "in")
@@ -33,25 +32,7 @@ def parse(tokens: Sequence[Token]) -> Value:
     Raises:
         UnreadableError: There is none, or it is not sure which.
     """
-    return _Parser(_with_products(tokens)).whole()
-
-
-def _with_products(tokens: Sequence[Token]) -> list[Token]:
-    r"""Letters that stand beside each other are a product, but for long words and the corners of an `\angle`."""
-    out: list[Token] = []
-    for token in tokens:
-        before = out[-1].text if out else ""
-        is_word = len(token.text) >= _LONG_WORD or not token.text.isascii()
-        if token.kind != "letters":
-            out.append(token)
-        elif token.text == "U" and before in (")", "]"):
-            out.append(Token("sign", "cup"))
-        elif is_word or before == "angle":
-            out.append(token._replace(kind="name"))
-        else:
-            first, *more = token.text
-            out += [Token("name", first, token.is_spaced), *(Token("name", letter) for letter in more)]
-    return out
+    return _Parser(with_products(tokens)).whole()
 
 
 class _Parser:
@@ -303,17 +284,15 @@ class _Parser:
             raise UnreadableError("a power of a fraction without brackets")
         if fraction.number is None:
             return self._algebra.multiply(whole, fraction)
-        digits = (token.text for token in self._tokens[start : self._at] if token.text not in ("{", "}"))
-        if not all(map(_WHOLE.fullmatch, digits)):
+        if not all(re.fullmatch(r"\d+|[{}]", token.text) for token in self._tokens[start : self._at]):
             raise UnreadableError("a number before a fraction that is to be worked out")
         return self._with_part(whole, fraction)
 
     def _spaced_mixed(self, whole: Expression) -> Expression:
         top = self._number()
         self._expect("/")
-        if self._peek().kind != "number":
-            raise UnreadableError("half a fraction")
-        value = self._with_part(whole, self._algebra.divide(top, self._number()))
+        bottom = self._number() if self._peek().kind == "number" else constant(0)
+        value = self._with_part(whole, self._algebra.divide(top, bottom))
         if self._starts_factor() or self._sees("^", "!", "/"):
             raise UnreadableError("a factor after a mixed number")
         return value

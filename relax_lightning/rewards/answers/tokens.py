@@ -7,9 +7,12 @@ one (`\dfrac`, `\le` and `<=`, superscripts, full-width digits). No word is move
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from relax_lightning.rewards.answers.vocabulary import MEANINGS, plain, unit_of
+
+_LONG_WORD = 4
 
 
 class Token(NamedTuple):
@@ -25,6 +28,24 @@ class Token(NamedTuple):
 def tokenize(text: str) -> list[Token]:
     """The tokens of an answer, in time linear in its length."""
     return _scan(plain(text), is_upright=False)
+
+
+def with_products(tokens: Sequence[Token]) -> list[Token]:
+    r"""Letters that stand beside each other are a product, but for long words and the corners of an `\angle`."""
+    out: list[Token] = []
+    for token in tokens:
+        before = out[-1].text if out else ""
+        is_word = len(token.text) >= _LONG_WORD or not token.text.isascii()
+        if token.kind != "letters":
+            out.append(token)
+        elif token.text == "U" and before in (")", "]"):
+            out.append(Token("sign", "cup"))
+        elif is_word or before == "angle":
+            out.append(token._replace(kind="name"))
+        else:
+            first, *more = token.text
+            out += [Token("name", first, token.is_spaced), *(Token("name", letter) for letter in more)]
+    return out
 
 
 _TEXT = r"text|textrm|textbf|textit|textsf|textnormal|mathrm|operatorname|mbox|hbox|emph"

@@ -110,8 +110,6 @@ def joined(items: Sequence[Value], separators: set[str]) -> Value:
     flat = [
         x for item in items for x in (item.items if isinstance(item, Group) and item.kind == "," else (item,))
     ]
-    if len(flat) == 1:
-        return flat[0]
     names = [item.name if isinstance(item, Named) else None for item in flat]
     values = [item.value if isinstance(item, Named) else item for item in flat]
     has_relations = any(isinstance(value, Relation) for value in values)
@@ -189,7 +187,7 @@ def same(a: Answer, b: Answer) -> bool:
 def _same(algebra: Algebra, a: Value, b: Value) -> bool:
     match a, b:
         case Named(), Named() if a.name != b.name:
-            return bool(a.relation and b.relation) and _same(algebra, a.relation, b.relation)
+            return a.relation is not None and _same(algebra, b, a.relation)
         case Named(), Relation():
             return a.relation is not None and _same(algebra, a.relation, b)
         case Named(), _:

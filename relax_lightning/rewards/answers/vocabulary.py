@@ -57,76 +57,41 @@ def _in_ascii(character: str) -> str:
     return str(digit) if digit is not None else _folded(character) if is_mathematical else character
 
 
-def _by_alias[T](table: dict[T, str]) -> dict[str, T]:
-    return {alias: meaning for meaning, aliases in table.items() for alias in aliases.split()}
-
-
+_SIGNS = r"""
+\times * \cdot * \ast * \cdotp * \div / ** ^ \pm pm == = \lt < \gt > \le <= \leq <= \leqslant <= \leqq <=
+\ge >= \geq >= \geqslant >= \geqq >= \ne != \neq != \not= != <> != \approx approx \simeq approx \in in \cup cup
+and and \land and \wedge and or or \lor or \vee or infinity infinity \infty infinity \emptyset empty \varnothing empty
+\vert | \lvert | \rvert | \mid | \lbrace \{ \rbrace \} \prime ' \over over
+\begin{pmatrix} begin \begin{bmatrix} begin \end{pmatrix} end \end{bmatrix} end
+"""
+_COMMANDS = r"""
+\frac frac \dfrac frac \tfrac frac \cfrac frac \sfrac frac \nicefrac frac \flatfrac frac \sqrt sqrt \radical radical
+sqrt radical \binom binom \dbinom binom \tbinom binom \overline overline \bar overline \angle angle \measuredangle angle
+\mathbb mathbb \mathcal mathcal \vec vec \hat hat
+"""
 _FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan log lg ln exp"
-MEANINGS = _by_alias(
-    {
-        ("sign", "*"): r"\times \cdot \ast \cdotp",
-        ("sign", "/"): r"\div",
-        ("sign", "^"): "**",
-        ("sign", "pm"): r"\pm",
-        ("sign", "="): "==",
-        ("sign", "<"): r"\lt",
-        ("sign", ">"): r"\gt",
-        ("sign", "<="): r"\le \leq \leqslant \leqq",
-        ("sign", ">="): r"\ge \geq \geqslant \geqq",
-        ("sign", "!="): r"\ne \neq \not= <>",
-        ("sign", "approx"): r"\approx \simeq",
-        ("sign", "in"): r"\in",
-        ("sign", "cup"): r"\cup",
-        ("sign", "and"): r"and \land \wedge",
-        ("sign", "or"): r"or \lor \vee",
-        ("sign", "infinity"): r"infinity \infty",
-        ("sign", "empty"): r"\emptyset \varnothing",
-        ("sign", "|"): r"\vert \lvert \rvert \mid",
-        ("sign", "\\{"): r"\lbrace",
-        ("sign", "\\}"): r"\rbrace",
-        ("sign", "'"): r"\prime",
-        ("sign", "over"): r"\over",
-        ("sign", "begin"): r"\begin{pmatrix} \begin{bmatrix}",
-        ("sign", "end"): r"\end{pmatrix} \end{bmatrix}",
-        ("command", "frac"): r"\frac \dfrac \tfrac \cfrac \sfrac \nicefrac \flatfrac",
-        ("command", "binom"): r"\binom \dbinom \tbinom",
-        ("command", "sqrt"): r"\sqrt",
-        ("command", "radical"): r"\radical sqrt",
-        ("command", "overline"): r"\overline \bar",
-        ("command", "angle"): r"\angle \measuredangle",
-        ("name", "pi"): r"\pi pi",
-        **{("name", name): name for name in (*_GREEK.split()[1::2], r"\varphi", r"\ell")},
-        **{("command", name): f"\\{name}" for name in ("mathbb", "mathcal", "vec", "hat")},
-        **{("function", name): f"{name} \\{name}" for name in _FUNCTIONS.split()},
-        ("unit", "percent"): r"% \%",
-        ("unit", "degree"): r"° \degree ^\circ ^{\circ}",
-        ("currency", "dollar"): r"\$",
-        ("currency", "euro"): "€",
-        ("currency", "pound"): "£",
-        ("currency", "yen"): "¥",
-        ("currency", "rupee"): "₹",
-    }
-)
+_TABLES = {
+    "sign": _SIGNS,
+    "command": _COMMANDS,
+    "function": "".join(f"{name} {name} \\{name} {name} " for name in _FUNCTIONS.split()),
+    "name": r"\pi pi pi pi "
+    + "".join(f"{name} {name} " for name in [*_GREEK.split()[1::2], r"\varphi", r"\ell"]),
+    "unit": r"% percent \% percent ° degree \degree degree ^\circ degree ^{\circ} degree",
+    "currency": r"\$ dollar € euro £ pound ¥ yen ₹ rupee",
+}
+MEANINGS = {
+    word: (kind, meaning) for kind, table in _TABLES.items() for word, meaning in batched(table.split(), 2)
+}
 """Kind and text of the token that a word, sign or command is."""
 
-_OTHER_UNITS = """
-mile gram pound second minute hour day week month year dollar cent euro percent cubic per unit point way
+_UNITS = """
+mm mm millimeter mm millimetre mm cm cm centimeter cm centimetre cm meter meter metre meter km km kilometer km
+kilometre km inch inch inches inch foot foot feet foot ft foot mile mile gram gram kg kg kilogram kg pound pound
+liter liter litre liter second second minute minute hour hour day day week week month month year year degree degree
+percent percent dollar dollar cent cent euro euro square square sq square cubic cubic per per unit unit point point
+way way
 """
-_UNITS = _by_alias(
-    {
-        "mm": "mm millimeter millimetre",
-        "cm": "cm centimeter centimetre",
-        "meter": "meter metre",
-        "km": "km kilometer kilometre",
-        "inch": "inch inches",
-        "foot": "foot feet ft",
-        "kg": "kg kilogram",
-        "liter": "liter litre",
-        "degree": "degree deg",
-        "square": "square sq",
-        **{name: name for name in _OTHER_UNITS.split()},
-    }
-)
+_UNIT_OF: dict[str, str] = dict(zip(_UNITS.split()[::2], _UNITS.split()[1::2], strict=True))
 _UPRIGHT_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
 """In mathematics a letter is a variable."""
 
@@ -136,4 +101,4 @@ def unit_of(word: str, is_upright: bool) -> str | None:
     if is_upright and word in _UPRIGHT_UNITS:
         return _UPRIGHT_UNITS[word]
     folded = word.casefold()
-    return _UNITS.get(folded) or _UNITS.get(folded.removesuffix("s"))
+    return _UNIT_OF.get(folded) or _UNIT_OF.get(folded.removesuffix("s"))
