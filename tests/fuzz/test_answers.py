@@ -67,7 +67,9 @@ def judged(tree: Tree) -> sympy.Expr:
     if kind == "power":
         return judged(parts[0]) ** parts[1]
     a, b = judged(parts[0]), judged(parts[1])
-    return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b}[kind]()
+    if kind == "/":
+        return a / b if b != 0 else sympy.nan  # what follows from a division by zero has no value either
+    return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b}[kind]()
 
 
 X, Y = sympy.symbols("x y", positive=True)

@@ -637,5 +637,6 @@ OTHER = [
     ("01,234", "1235"),
     (r"\frac{5(\sqrt{8}-2\sqrt{2})}{\sqrt{8}-2\sqrt{2}}", "5"),
     ("1<x>2", "1<x<2"),
+    ("f(1 2)", "f(12)"),
 ]
 """Pairs that are not, or not surely, the same."""

@@ -88,7 +88,7 @@ class _Parser:
                 raise UnreadableError("an open bracket")
             depth += (token.text == opening) - (token.text == closing)
             words.append(token.text)
-        return "".join(words[:-1])
+        return (" " if opening == "(" else "").join(words[:-1])
 
     # --- lists and statements -----------------------------------------------------------------------------------------
 
