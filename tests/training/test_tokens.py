@@ -8,7 +8,7 @@ import torch
 
 from relax_lightning.config import ArchitectureConfig
 from relax_lightning.config.architecture import complete
-from relax_lightning.megatron.export import export_checkpoint
+from relax_lightning.megatron.export import _config, _Tokenizer, export_checkpoint
 
 ROWS, TOKENS, ENDS = 40, 12, (0, 5)
 VALIDATION = (
