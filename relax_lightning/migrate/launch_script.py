@@ -77,7 +77,7 @@ def _of_launch(reader: ScriptReader, launches: list[_Launch]) -> LaunchScript:
     chosen = _chosen(launches)
     words = [word for word in chosen.words if not _are_own_arguments(word)]
     flags, strays = read_flags(words)
-    used = reader.used(chosen.call.looked_up)
+    used = reader.used(chosen.call.used)
     notes = [
         note.text
         for note in reader.notes
@@ -86,7 +86,7 @@ def _of_launch(reader: ScriptReader, launches: list[_Launch]) -> LaunchScript:
     notes += [*_notes_on_launches(chosen, launches), *_notes_on_lost_lines(reader.calls)]
     if len(words) < len(chosen.words):
         notes.append("the script hands its own arguments on: give them to fit, as keys")
-    notes += _notes_on_variables(reader, chosen, flags, strays)
+    notes += _notes_on_variables(reader, used, flags, strays)
     return LaunchScript(flags, notes, list(_unused(reader, used)))
 
 
@@ -107,11 +107,14 @@ def _unused(reader: ScriptReader, used: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _notes_on_variables(
-    reader: ScriptReader, chosen: _Launch, flags: list[Flag], strays: list[Text]
+    reader: ScriptReader, used: set[str], flags: list[Flag], strays: list[Text]
 ) -> Iterator[str]:
     """On variables that are not what they seem: those of these flags, and those that stand for flags."""
     names = {name for flag in flags for value in flag.values for name in variable_names(value)}
-    missing = [*chosen.call.unset_arrays, *(w[0].name for w in strays if isinstance(w[0], Variable))]
+    arrays = [
+        name for name in reader.scope.unset_arrays if name in used and name not in reader.scope.variables
+    ]
+    missing = [*arrays, *(word[0].name for word in strays if isinstance(word[0], Variable))]
     yield from (f"{name} is not set in the script: its flags are unknown" for name in missing)
     for word in strays:
         if isinstance(word[0], Unknown):
