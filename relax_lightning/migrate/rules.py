@@ -111,7 +111,7 @@ def expected(*values: str, because: str, otherwise: str) -> Rule:
 
 
 def with_value(key: str, switch: str, value: str, *, otherwise: float) -> Rule:
-    """The rule of a switch and of the flag that gives its value, which is `otherwise` where only the switch is given."""
+    """The rule of a switch, and of the flag with its value: `otherwise` where only the switch is given."""
 
     def rule(flag: Flag, flags: Flags) -> Iterator[Outcome]:
         text = flags.text(value)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STEPS = 20_000
 _IGNORED = ("comment", "test_command", "word", "string", "file_redirect")
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
-_SILENT = ("let", ":", "echo", "printf", "exit", "return", "trap")
+_SILENT = (":", "echo", "printf", "exit", "return", "trap")
 _REMOTE = ("ssh", "srun", "sbatch", "su", "tmux", "screen")
 
 
@@ -70,7 +70,7 @@ class ScriptReader(ScriptState):
             if follow is not None:
                 follow(node)
             elif source(node).startswith("(("):
-                self._forget_counted(node)
+                self._forget_counted(source(node), node)
             elif node.type not in _IGNORED:
                 self._run(*node.named_children)
 
@@ -147,7 +147,7 @@ class ScriptReader(ScriptState):
         self.uses.setdefault(name, set()).update(names_in(*values))
         texts = self.scope.words(node, values) if values else list(self.scope.arguments)
         if node.children[0].type == "select" or any(isinstance(p, Unknown) for text in texts for p in text):
-            self._assign(name, (Unknown(f"${{{name}}}"),), node)
+            self._forget([name], node)
             with self._branch():
                 self._run(body)
             return
@@ -156,15 +156,13 @@ class ScriptReader(ScriptState):
             self._run(body)
 
     def _run_while_statement(self, node: Node) -> None:
+        body = node.children_by_field_name("body")
+        self._forget_counted(between(node, node.start_byte, body[0].start_byte), node)
         self._run(*node.children_by_field_name("condition"))
         with self._branch():
-            self._run(node.children[-1])
-
-    def _run_c_style_for_statement(self, node: Node) -> None:
-        body = node.children_by_field_name("body")
-        self._forget_counted(node, until=body[0].start_byte if body else None)
-        with self._branch():
             self._run(*body)
+
+    _run_c_style_for_statement = _run_while_statement
 
     def _run_redirected_statement(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -225,8 +223,8 @@ class ScriptReader(ScriptState):
             self._set_arguments(name, call)
         elif name in ("read", "mapfile", "readarray"):
             self._read_input(call, node)
-        elif name == "printf" and words[1:2] == [("-v",)]:
-            self._assign(shown(*words[2:3] or [("_",)]), (Unknown(source(node)),), node)
+        elif name == "let" or (name == "printf" and ("-v",) in words):
+            self._forget([match for word in words[1:] for match in re.findall(r"^\w+", shown(word))], node)
         elif name in ("cat", "tee") and call.given is not None:
             for target in [*call.files, *words[1:]]:
                 self._files[shown(target)] = (call.given, call.used)

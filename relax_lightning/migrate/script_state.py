@@ -127,37 +127,31 @@ class ScriptState:
         if outside is not None and outside != value:
             self._say(f"line {line}: {name}={shown(value)}, only under a condition, was left out", name)
 
-    def _run_declaration_command(self, node: Node) -> None:
-        for child in node.named_children:
-            if child.type == "variable_assignment":
-                self._run_variable_assignment(child)
-
     def _run_unset_command(self, node: Node) -> None:
         for child in node.named_children:
             self.scope.variables.pop(source(child), None)
 
-    def _forget_counted(self, node: Node, until: int | None = None) -> None:
-        """Nothing is counted here: what arithmetic sets is not known."""
-        counted = source(node)[: None if until is None else until - node.start_byte]
-        for name in re.findall(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)", counted):
+    def _forget(self, names: list[str], node: Node) -> None:
+        for name in names:
             self._assign(name, (Unknown(f"${{{name}}}"),), node)
 
+    def _forget_counted(self, text: str, node: Node) -> None:
+        """Nothing is counted here: what arithmetic sets is not known."""
+        counted = text.partition("((")[2]
+        self._forget(re.findall(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)", counted), node)
+
     def _read_input(self, call: Call, node: Node) -> None:
+        """Follow `read -a` and `mapfile`, of a text that the script itself gives."""
         command, *known = [literal(word) or "" for word in call.words]
-        options = "".join(word[1:] for word in known if word.startswith("-"))
+        options = "".join(word for word in known if word.startswith("-"))
         names = [word for word in known if word.isidentifier()]
         for name in names:
             self.uses.setdefault(name, set()).update(call.used)
-        if call.given is None or ("d" not in options and command == "read" and "a" not in options):
-            for name in names:
-                self._assign(name, (Unknown(f"${{{name}}}"),), node)
+        if call.given is None or (command == "read" and not re.search("[ad]", options)):
+            self._forget(names, node)
         elif "d" not in options and names:
-            lines = [
-                (line,)
-                for piece in call.given
-                for line in (piece.splitlines() if isinstance(piece, str) else [piece])
-            ]
-            self._assign(names[-1], self.scope.split(call.given) if command == "read" else list(lines), node)
+            separators = None if command == "read" else "\n"
+            self._assign(names[-1], self.scope.split(call.given, separators), node)
 
     def _set_arguments(self, name: str, call: Call) -> None:
         if name == "set" and ("--",) in call.words:

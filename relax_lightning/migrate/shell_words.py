@@ -50,9 +50,9 @@ class Scope:
         """The one text of a word where bash splits nothing: the right side of an assignment, a here-document."""
         return () if node is None else joined(_fields(self._pieces(node)), " ")
 
-    def split(self, text: Text) -> list[Text]:
-        """The fields of a text at what `IFS` says."""
-        return _fields(self._split(text))
+    def split(self, text: Text, separators: str | None = None) -> list[Text]:
+        """The fields of a text at what `IFS` says, or at other separators."""
+        return _fields(self._split(text, self._separators if separators is None else separators))
 
     # Pieces of fields follow each other; None parts two fields, and an empty piece makes sure that there is one.
 
@@ -92,14 +92,14 @@ class Scope:
         for number, text in enumerate(texts):
             if number:
                 yield None
-            yield from self._split(text) if splits else ("", *text)
+            yield from self._split(text, self._separators) if splits else ("", *text)
 
-    def _split(self, text: Text) -> Iterator[Piece | None]:
+    def _split(self, text: Text, separators: str) -> Iterator[Piece | None]:
         for piece in text:
-            known = isinstance(piece, str) and self._separators
-            for number, part in enumerate(
-                re.split(f"[{re.escape(known)}]+", str(piece)) if known else [piece]
-            ):
+            if not isinstance(piece, str) or not separators:
+                yield piece
+                continue
+            for number, part in enumerate(re.split(f"[{re.escape(separators)}]+", piece)):
                 if number:
                     yield None
                 if part:
