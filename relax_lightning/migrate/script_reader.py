@@ -223,8 +223,9 @@ class ScriptReader(ScriptState):
             self._set_arguments(name, call)
         elif name in ("read", "mapfile", "readarray"):
             self._read_input(call, node)
-        elif name == "let" or (name == "printf" and ("-v",) in words):
-            self._forget([match for word in words[1:] for match in re.findall(r"^\w+", shown(word))], node)
+        elif name == "let" or (name == "printf" and words[1:2] == [("-v",)]):
+            targets = words[1:] if name == "let" else words[2:3]
+            self._forget([target for word in targets for target in re.findall(r"^\w+", shown(word))], node)
         elif name in ("cat", "tee") and call.given is not None:
             for target in [*call.files, *words[1:]]:
                 self._files[shown(target)] = (call.given, call.used)
