@@ -93,9 +93,9 @@ class ScriptState:
             self._assign(name, [(Unknown(f"${{{name}[@]}}"),)], node)
         elif value is not None and value.type == "array":
             elements = [child for child in value.named_children if child.type != "comment"]
-            texts = self.scope.words(value, elements)
-            if any(re.match(r"\[.+?\]=", source(element)) for element in elements):
-                texts = [(Unknown(f"${{{name}[@]}}"),)]
+            has_keys = any(re.match(r"\[.+?\]=", source(element)) for element in elements)
+            of_keys: Text = (Unknown(f"${{{name}[@]}}"),)
+            texts = [of_keys] if has_keys else self.scope.words(value, elements)
             own = old if isinstance(old, list) else [] if old is None else [old]
             self._assign(name, [*own, *texts], node, texts)
         else:
