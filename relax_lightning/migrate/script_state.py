@@ -94,8 +94,9 @@ class ScriptState:
         elif value is not None and value.type == "array":
             elements = [child for child in value.named_children if child.type != "comment"]
             has_keys = any(re.match(r"\[.+?\]=", source(element)) for element in elements)
-            of_keys: Text = (Unknown(f"${{{name}[@]}}"),)
-            texts = [of_keys] if has_keys else self.scope.words(value, elements)
+            texts = self.scope.words(value, elements)
+            if has_keys:
+                texts: list[Text] = [(Unknown(f"${{{name}[@]}}"),)]
             own = old if isinstance(old, list) else [] if old is None else [old]
             self._assign(name, [*own, *texts], node, texts)
         else:
