@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,8 +60,8 @@ def _faulty(node: Node) -> Iterator[Node]:
             yield from _faulty(child)
 
 
-@cache
 def _parser() -> Parser:
+    # One for each text: the grammar's scanner of here-documents can crash on what an earlier text left in it.
     import tree_sitter
     import tree_sitter_bash
 
