@@ -46,11 +46,6 @@ def actor_size(flag: Flag, flags: Flags) -> Iterator[Outcome]:
         yield Setting("cluster.resources", resources, f"{origin}; all GPUs are shared")
 
 
-def follows_resources(flag: Flag, flags: Flags) -> Iterator[Outcome]:
-    """Sizes of the other roles, which share the actor's GPUs."""
-    yield LeftOut("cluster.resources says it; critic and rollout share the actor's GPUs")
-
-
 def _read_shapes(flag: Flag) -> dict[str, Any]:
     written = text_value(flag)
     try:

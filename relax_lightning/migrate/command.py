@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from argparse import ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
 
 from relax_lightning.config.faults import fault
@@ -24,15 +24,6 @@ Translates a launch script of Relax or slime, flag by flag. The script is read, 
 """
 
 
-@dataclass
-class Arguments:
-    """What follows `migrate`."""
-
-    script: str | None = None
-    output: str | None = None
-    strict: bool = False
-
-
 def migrate(words: list[str]) -> int:
     """Run the command.
 
@@ -49,7 +40,7 @@ def migrate(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     arguments = _parsed(words)
-    if arguments is None or arguments.script is None:
+    if arguments is None:
         got = " ".join(words) or "nothing after migrate"
         message = f"wanted migrate SCRIPT.sh [-o CONFIG.yaml] [--strict], got {got}"
         print(f"relax-lightning: {message}; see relax-lightning migrate --help", file=sys.stderr)
@@ -74,19 +65,16 @@ def _write(path: Path, text: str) -> None:
         raise ValueError(f"-o: {fault('a file that can be written', str(path), change)}") from None
 
 
-def _parsed(words: list[str]) -> Arguments | None:
-    arguments, rest = Arguments(), list(words)
-    while rest:
-        word = rest.pop(0)
-        if word == "--strict":
-            arguments.strict = True
-        elif word in ("-o", "--output") and rest and arguments.output is None:
-            arguments.output = rest.pop(0)
-        elif not word.startswith("-") and arguments.script is None:
-            arguments.script = word
-        else:
-            return None
-    return arguments
+def _parsed(words: list[str]) -> Namespace | None:
+    parser = ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("script", nargs="?")
+    parser.add_argument("-o", "--output")
+    parser.add_argument("--strict", action="store_true")
+    try:
+        arguments, unknown = parser.parse_known_args(words)
+    except ArgumentError:
+        return None
+    return None if unknown or arguments.script is None else arguments
 
 
 def _report(translation: Translation, text: str) -> None:

@@ -27,14 +27,12 @@ def default_settings(flags: Flags) -> Iterator[Setting]:
         if not any(name in flags for name in names):
             yield Setting(setting.key, setting.value, f"their default without {' and '.join(names)}")
     yield Setting("data.rollout.engine.class_path", "SGLangEngine", "generates in every run there")
-    if "--prompt-data" in flags and "--input-key" not in flags:
-        sets = [] if "--eval-input-key" in flags else evaluation_sets(flags)
-        for place in ("train", *(f"validation.{name}" for name in sets)):
-            yield Setting(f"data.rollout.{place}.input_key", "input", "their default without --input-key")
-    if "--prompt-data" in flags and "--label-key" not in flags:
-        sets = [] if "--eval-label-key" in flags else evaluation_sets(flags)
-        for place in ("train", *(f"validation.{name}" for name in sets)):
-            yield Setting(f"data.rollout.{place}.label_key", None, "their default without --label-key")
+    for name, default in (("input", "input"), ("label", None)):
+        if "--prompt-data" in flags and f"--{name}-key" not in flags:
+            sets = [] if f"--eval-{name}-key" in flags else evaluation_sets(flags)
+            for place in ("train", *(f"validation.{one}" for one in sets)):
+                key = f"data.rollout.{place}.{name}_key"
+                yield Setting(key, default, f"their default without --{name}-key")
     if "--resource" in flags and "--colocate" not in flags:
         yield Setting("cluster.colocate", False, "--colocate is missing")
     prompts, samples = (

@@ -15,6 +15,10 @@ from relax_lightning.migrate.script_state import Call
 from relax_lightning.migrate.shell_text import Text, Unknown, Variable, shown, variable_names
 from relax_lightning.migrate.shell_words import Scope
 
+_PYTHON = re.compile(r"(^|[/{-])(python[\d.]*|torchrun|accelerate|deepspeed|uv)\}?$|PYTHON\w*\}?$")
+_LAUNCHERS = re.compile(r"torch\.distributed|accelerate\.commands|debugpy|cProfile|pdb|coverage")
+_NO_LAUNCH = re.compile(r"-|(.*/)?(pkill|pgrep|ps|grep|kill|killall|ls|cd|mkdir|rm|cp|mv|export|sed)$")
+
 
 @dataclass
 class LaunchScript:
@@ -61,23 +65,25 @@ def read_launch_script(path: Path) -> LaunchScript:
         raise ValueError(fault("a script that is nested less deeply", str(path), "flatten it")) from None
     script = _of_launch(reader, launches) if launches else _of_arrays(reader)
     if not script.flags:
-        change = "give the script that starts training"
-        raise ValueError(
-            fault("a launch script with flags such as --hf-checkpoint", f"none in {path}", change)
+        wanted, change = (
+            "a launch script with flags such as --hf-checkpoint",
+            "give the script that starts training",
         )
+        raise ValueError(fault(wanted, f"none in {path}", change))
     script.notes = list(dict.fromkeys(script.notes))
     return script
 
 
-def _launches(reader: ScriptReader) -> list[_Launch]:
-    return [launch for launch in map(_launch, reader.calls) if launch is not None and launch.size]
-
-
 def _of_launch(reader: ScriptReader, launches: list[_Launch]) -> LaunchScript:
-    chosen = _chosen(launches)
+    """Of the launches with at least half of the most flags the first that surely runs, and of these the longest."""
+    most = max(launch.size for launch in launches)
+    chosen = max(
+        (launch for launch in launches if launch.size * 2 >= most),
+        key=lambda launch: (not launch.call.uncertain, launch.size),
+    )
     words = [word for word in chosen.words if not _are_own_arguments(word)]
     flags, strays = read_flags(words)
-    used = reader.used(chosen.call.looked_up)
+    used = reader.used(chosen.call.used)
     notes = [
         note.text
         for note in reader.notes
@@ -86,32 +92,33 @@ def _of_launch(reader: ScriptReader, launches: list[_Launch]) -> LaunchScript:
     notes += [*_notes_on_launches(chosen, launches), *_notes_on_lost_lines(reader.calls)]
     if len(words) < len(chosen.words):
         notes.append("the script hands its own arguments on: give them to fit, as keys")
-    notes += _notes_on_variables(reader, chosen, flags, strays)
-    return LaunchScript(flags, notes, list(_unused(reader, used)))
+    notes += _notes_on_variables(reader, used, flags, strays)
+    unused = {name: value for name, value in _arrays(reader).items() if name not in used}
+    return LaunchScript(
+        flags, notes, [(str(flag), name) for name, value in unused.items() for flag in read_flags(value)[0]]
+    )
 
 
 def _of_arrays(reader: ScriptReader) -> LaunchScript:
     """Where no launch is found: all arrays of flags."""
-    arrays = {name: value for name, value in reader.scope.variables.items() if isinstance(value, list)}
+    arrays = _arrays(reader)
     flags, _ = read_flags([text for value in arrays.values() for text in value])
-    notes = [note.text for note in reader.notes]
-    notes += _notes_on_lost_lines(reader.calls)
+    notes = [*(note.text for note in reader.notes), *_notes_on_lost_lines(reader.calls)]
     notes.append(f"no command that starts training was found: the flags of {', '.join(arrays)} were read")
     return LaunchScript(flags, notes)
 
 
-def _unused(reader: ScriptReader, used: set[str]) -> Iterator[tuple[str, str]]:
-    for name, value in reader.scope.variables.items():
-        if isinstance(value, list) and name not in used:
-            yield from ((str(flag), name) for flag in read_flags(value)[0])
+def _arrays(reader: ScriptReader) -> dict[str, list[Text]]:
+    return {name: value for name, value in reader.scope.variables.items() if isinstance(value, list)}
 
 
 def _notes_on_variables(
-    reader: ScriptReader, chosen: _Launch, flags: list[Flag], strays: list[Text]
+    reader: ScriptReader, used: set[str], flags: list[Flag], strays: list[Text]
 ) -> Iterator[str]:
     """On variables that are not what they seem: those of these flags, and those that stand for flags."""
     names = {name for flag in flags for value in flag.values for name in variable_names(value)}
-    missing = [*chosen.call.unset_arrays, *(w[0].name for w in strays if isinstance(w[0], Variable))]
+    missing = [name for name in reader.scope.unset_arrays if name in used - reader.scope.variables.keys()]
+    missing += [word[0].name for word in strays if isinstance(word[0], Variable)]
     yield from (f"{name} is not set in the script: its flags are unknown" for name in missing)
     for word in strays:
         if isinstance(word[0], Unknown):
@@ -119,15 +126,6 @@ def _notes_on_variables(
     for name in sorted((names | set(missing)) & reader.conditional.keys()):
         line = reader.conditional[name]
         yield f"line {line} sets {name} only under a condition: here it comes from the environment"
-
-
-def _chosen(launches: list[_Launch]) -> _Launch:
-    """Of those with at least half of the most flags the first that surely runs, and of these the one with most."""
-    most = max(launch.size for launch in launches)
-    return max(
-        (launch for launch in launches if launch.size * 2 >= most),
-        key=lambda launch: (not launch.call.uncertain, launch.size),
-    )
 
 
 def _notes_on_launches(chosen: _Launch, launches: list[_Launch]) -> Iterator[str]:
@@ -151,39 +149,22 @@ def _notes_on_lost_lines(calls: list[Call]) -> Iterator[str]:
             yield f"line {call.line} begins with a flag, and {why} {flags} was left out"
 
 
-_PYTHON = re.compile(r"(^|[/{-])(python[\d.]*|torchrun|accelerate|deepspeed|uv)\}?$|PYTHON\w*\}?$")
-_LAUNCHERS = re.compile(r"torch\.distributed|accelerate\.commands|debugpy|cProfile|pdb|coverage")
-_NO_LAUNCH = (
-    "pkill",
-    "pgrep",
-    "ps",
-    "grep",
-    "kill",
-    "killall",
-    "ls",
-    "cd",
-    "mkdir",
-    "rm",
-    "cp",
-    "mv",
-    "export",
-    "sed",
-)
+def _launches(reader: ScriptReader) -> list[_Launch]:
+    return [launch for launch in map(_launch, reader.calls) if launch is not None and launch.size]
 
 
 def _launch(call: Call) -> _Launch | None:
     """The program that a command starts, and the words behind it."""
     written = [shown(word) for word in call.words]
-    if written[0].rpartition("/")[2] in _NO_LAUNCH or written[0].startswith("-"):
+    if _NO_LAUNCH.match(written[0]):
         return None
     python = next((n for n, word in enumerate(written) if _PYTHON.search(word)), None)
     if (at := _program_at(written, python)) is not None:
         return _Launch(call, written[at], True, call.words[at + 1 :])
-    first = next((n for n, word in enumerate(call.words) if is_flag(word)), None)
-    if first is None:
-        return None
-    opaque = isinstance(call.words[0][0], Variable | Unknown) if call.words[0] else False
-    if python is None and not opaque and not _is_trained(call.words[first:]):
+    first = next((n for n, word in enumerate(call.words) if is_flag(word)), len(written))
+    is_opaque = not isinstance((*call.words[0], "")[0], str)
+    flags, _ = read_flags(call.words[first:])
+    if python is None and not is_opaque and not any(rule_of(flag.name) for flag in flags):
         return None
     return _Launch(call, " ".join(written[:first]), python is not None, call.words[first:])
 
@@ -197,10 +178,6 @@ def _program_at(written: list[str], python: int | None) -> int | None:
         if is_module and number + 1 < len(written) and not _LAUNCHERS.match(written[number + 1]):
             return number + 1
     return None
-
-
-def _is_trained(words: list[Text]) -> bool:
-    return any(rule_of(flag.name) is not None for flag in read_flags(words)[0])
 
 
 def _are_own_arguments(word: Text) -> bool:

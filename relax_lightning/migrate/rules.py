@@ -78,6 +78,7 @@ class Flags:
 
 Rule = Callable[[Flag, Flags], Iterator[Outcome]]
 Reader = Callable[[Flag], Any]
+"""Raises CannotTranslate where a value is missing, or only bash knows it."""
 
 
 def to(*keys: str, read: Reader | None = None) -> Rule:
@@ -109,51 +110,49 @@ def expected(*values: str, because: str, otherwise: str) -> Rule:
     return rule
 
 
-def one_value(flag: Flag) -> Any:
-    """The one value of a flag, as YAML reads it: a number, else text.
+def with_value(key: str, switch: str, value: str, *, otherwise: float) -> Rule:
+    """The rule of a switch, and of the flag with its value: `otherwise` where only the switch is given."""
 
-    Raises:
-        CannotTranslate: There is not one value, or only bash knows it.
-    """
+    def rule(flag: Flag, flags: Flags) -> Iterator[Outcome]:
+        text = flags.text(value)
+        if flag.name == switch:
+            yield Setting(key, otherwise if text is None else scalar(text))
+        elif switch not in flags:
+            yield LeftOut(f"no effect there without {switch}")
+
+    return rule
+
+
+def one_value(flag: Flag) -> Any:
+    """The one value of a flag, as YAML reads it: a number, else text."""
     return scalar(_only(flag))
 
 
 def text_value(flag: Flag) -> str:
-    """The one value of a flag, as text, digits included.
-
-    Raises:
-        CannotTranslate: There is not one value, or only bash knows it.
-    """
+    """The one value of a flag, as text, digits included."""
     return as_text(_only(flag))
 
 
 def text_values(flag: Flag) -> list[str]:
-    """All values as text.
-
-    Raises:
-        CannotTranslate: Only bash knows one of them.
-    """
+    """All values as text."""
     return [as_text(value) for value in flag.values]
 
 
 def all_values(flag: Flag) -> list[Any]:
-    """All values, each as YAML reads it.
-
-    Raises:
-        CannotTranslate: Only bash knows one of them.
-    """
+    """All values, each as YAML reads it."""
     return [scalar(value) for value in flag.values]
 
 
-def switched_on(flag: Flag) -> bool:
-    """True, for a flag without a value."""
-    return True
+def always(value: Any) -> Reader:
+    """A reader of a flag without a value."""
+    return lambda flag: value
 
 
-def one_of(words: dict[str, Any]) -> Reader:
-    """A reader that maps the reference's words to ours."""
+def one_of(*same: str, **other: str) -> Reader:
+    """A reader of the reference's words, of which some are others here."""
+    words = {word: word for word in same} | other
 
-    def read(flag: Flag) -> Any:
+    def read(flag: Flag) -> str:
         word = text_value(flag)
         if word not in words:
             raise CannotTranslate(f"wanted one of {', '.join(words)}, got {word}; choose and set it by hand")
@@ -163,11 +162,7 @@ def one_of(words: dict[str, Any]) -> Reader:
 
 
 def as_text(text: Text) -> str:
-    """A text as it stands in YAML, variables as `${oc.env:NAME}`.
-
-    Raises:
-        CannotTranslate: Only bash knows a part of it.
-    """
+    """A text as it stands in YAML, variables as `${oc.env:NAME}`."""
     source = unknown_source(text)
     if source is not None:
         raise CannotTranslate(f"its value is known to bash only: {' '.join(source.split())}; set it by hand")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ class Verdict:
 
 
 _UNKNOWN = Verdict(None)
+_NUMBERS = {"-eq": "eq", "-ne": "ne", "-lt": "lt", "-le": "le", "-gt": "gt", "-ge": "ge"}
 
 
 def decided(node: Node, scope: Scope) -> Verdict:
@@ -31,39 +34,31 @@ def decided(node: Node, scope: Scope) -> Verdict:
     kind, inside = node.type, [child for child in node.named_children if child.type != "comment"]
     if kind == "command":
         return Verdict({"true": True, ":": True, "false": False}.get(source(node)))
-    if kind == "variable_assignment":
-        return Verdict(True)
-    if kind == "test_command" and source(node)[0] == "[" and len(inside) == 1:
+    if kind in ("test_command", "parenthesized_expression") and len(inside) == 1:
         return decided(inside[0], scope)
-    if kind == "parenthesized_expression" and len(inside) == 1:
-        return decided(inside[0], scope)
-    if kind == "negated_command" and len(inside) == 1:
-        return _not(decided(inside[0], scope))
+    if kind == "negated_command" or (kind == "unary_expression" and source(node.children[0]) == "!"):
+        return _not(decided(node.children[-1], scope))
     if kind == "unary_expression":
-        return _unary(node, scope)
+        known, names = default_of(scope.text(node.children[-1]))
+        sign = source(node.children[0])
+        is_decided = sign in ("-n", "-z") and known is not None
+        return Verdict((known != "") == (sign == "-n"), frozenset(names)) if is_decided else _UNKNOWN
     if kind in ("binary_expression", "list"):
-        left, operator, right = node.children[0], source(node.children[1]), node.children[-1]
-        if operator in ("&&", "||", "-a", "-o"):
-            return _both(decided(left, scope), decided(right, scope), stops_at=operator in ("||", "-o"))
-        return _compared(left, operator, right, scope)
+        left, sign, right = node.children[0], source(node.children[1]), node.children[-1]
+        if sign in ("&&", "||", "-a", "-o"):
+            return _both(decided(left, scope), decided(right, scope), stops_at=sign in ("||", "-o"))
+        return _compared(left, sign, right, scope)
     return _UNKNOWN
 
 
-def matching(value: Node | None, items: list[Node], scope: Scope) -> tuple[Verdict, list[tuple[Node, bool]]]:
-    """The items of a `case` that may run, each with whether it is the one that does."""
-    known, names = (None, set[str]()) if value is None else default_of(scope.text(value))
-    if known is None:
-        return _UNKNOWN, [(item, False) for item in items]
-    chosen = next(
-        (i for i in items if any(fnmatchcase(known, _pattern(p)) for p in i.children_by_field_name("value"))),
-        None,
-    )
-    verdict = Verdict(True, frozenset(names))
-    return verdict, [(item, item == chosen) for item in items if names or item == chosen]
+def may_fail(node: Node) -> bool:
+    """Whether `node && next` stands for a condition: a test, or one of several ways."""
+    return re.search(r"\|\||(^|&&\s*)(\[|!|test\s)", source(node)) is not None
 
 
-def _pattern(node: Node) -> str:
-    return source(node).replace('"', "").replace("'", "")
+def matches(pattern: Node, text: str) -> bool:
+    """Whether a text is what a pattern of `case` asks for."""
+    return fnmatchcase(text, source(pattern).replace('"', "").replace("'", ""))
 
 
 def _not(verdict: Verdict) -> Verdict:
@@ -79,29 +74,15 @@ def _both(left: Verdict, right: Verdict, *, stops_at: bool) -> Verdict:
     return Verdict(not stops_at, left.defaults | right.defaults)
 
 
-def _unary(node: Node, scope: Scope) -> Verdict:
-    operator, operand = source(node.children[0]), node.children[-1]
-    if operator == "!":
-        return _not(decided(operand, scope))
-    known, names = default_of(scope.text(operand))
-    if operator not in ("-n", "-z") or known is None:
-        return _UNKNOWN
-    return Verdict((known != "") == (operator == "-n"), frozenset(names))
-
-
-def _compared(left: Node, operator: str, right: Node, scope: Scope) -> Verdict:
+def _compared(left: Node, sign: str, right: Node, scope: Scope) -> Verdict:
     (one, names), (other, more) = default_of(scope.text(left)), default_of(scope.text(right))
+    defaults = frozenset(names | more)
     if one is None or other is None:
         return _UNKNOWN
-    defaults = frozenset(names | more)
-    if operator in ("=", "==", "!="):
+    if sign in ("=", "==", "!="):
         is_pattern = right.type in ("extglob_pattern", "regex")
-        return Verdict(
-            (fnmatchcase(one, other) if is_pattern else one == other) == (operator != "!="), defaults
-        )
-    order = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}.get(
-        operator
-    )
-    if order is None or not (one.lstrip("-").isdigit() and other.lstrip("-").isdigit()):
-        return _UNKNOWN
-    return Verdict(((int(one) > int(other)) - (int(one) < int(other))) in order, defaults)
+        is_equal = fnmatchcase(one, other) if is_pattern else one == other
+        return Verdict(is_equal == (sign != "!="), defaults)
+    if sign in _NUMBERS and all(re.fullmatch("-?[0-9]{1,18}", number) for number in (one, other)):
+        return Verdict(getattr(operator, _NUMBERS[sign])(int(one), int(other)), defaults)
+    return _UNKNOWN

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
-
-_CLOSING = (")", "}", '"', "`")
 
 
 def parse(text: str) -> Node:
@@ -25,9 +22,14 @@ def source(node: Node) -> str:
     return (node.text or b"").decode()
 
 
-def line_of(node: Node) -> int:
-    """The line, from 1, that a node begins in."""
-    return node.start_point[0] + 1
+def names_in(*nodes: Node) -> set[str]:
+    """The variables that stand in nodes."""
+    return {name for node in nodes for name in re.findall(r"\$\{?[#!]?(\w+)", source(node))}
+
+
+def between(parent: Node, start: int, end: int) -> str:
+    """What stands inside of `parent` between two places of the script."""
+    return (parent.text or b"")[start - parent.start_byte : end - parent.start_byte].decode()
 
 
 def unread_parts(root: Node) -> list[Node]:
@@ -38,65 +40,16 @@ def unread_parts(root: Node) -> list[Node]:
     """
     parts = list(_faulty(root)) if root.has_error else []
     for node in parts:
-        if node.is_missing and node.type in _CLOSING and node.parent is not None:
-            opened = (
-                source(node.parent.parent).partition("(")[0]
-                if node.parent.type == "array" and node.parent.parent
-                else None
-            )
-            what = (
-                "the end of the quote or bracket that begins"
-                if opened is None
-                else f"the closing ) of {opened}("
-            )
-            change = "close it" if opened is None else "add it"
-            raise ValueError(f"wanted {what} in line {line_of(node.parent)}, got none; {change}")
-        if source(node).strip()[:1] in tuple("'\"`"):
-            raise ValueError(
-                f"wanted the end of the quote or bracket that begins in line {line_of(node)}, got none; close it"
-            )
+        what, change = "the end of the quote or bracket that begins", "close it"
+        opening = node if source(node).strip()[:1] in ("'", '"', "`") else None
+        if node.is_missing and node.type in (")", "}", '"', "`"):
+            opening = node.parent
+            if opening is not None and opening.type == "array" and opening.parent is not None:
+                what, change = f"the closing ) of {source(opening.parent).partition('(')[0]}(", "add it"
+        if opening is not None:
+            line = opening.start_point[0] + 1
+            raise ValueError(f"wanted {what} in line {line}, got none; {change}")
     return [node for node in parts if source(node).strip()]
-
-
-def unescaped(text: str, *, quoted: bool = False) -> str:
-    """Literal text without the backslashes that bash takes away; in double quotes only some are."""
-    return re.sub(
-        r'\\([$`"\\\n])' if quoted else r"\\(.|\n)", lambda found: found[1].strip("\n"), text, flags=re.S
-    )
-
-
-def clauses(node: Node) -> Iterator[tuple[list[Node], list[Node], int]]:
-    """The tests and the body of `if` and of every `elif`; `else` has no test."""
-    for part in (
-        node,
-        *(child for child in node.named_children if child.type in ("elif_clause", "else_clause")),
-    ):
-        inside = [
-            child
-            for child in part.named_children
-            if child.type not in ("elif_clause", "else_clause", "comment")
-        ]
-        then = next((child.start_byte for child in part.children if child.type == "then"), part.start_byte)
-        yield (
-            [c for c in inside if c.start_byte < then],
-            [c for c in inside if c.start_byte >= then],
-            line_of(part),
-        )
-
-
-def may_fail(node: Node) -> bool:
-    """Whether `node && next` stands for a condition: a test, or one of several ways."""
-    if node.type == "list":
-        return "||" in [child.type for child in node.children] or any(
-            may_fail(c) for c in node.named_children
-        )
-    return node.type in ("test_command", "negated_command") or source(node).startswith("test ")
-
-
-def between(parent: Node, first: Node, second: Node) -> str:
-    """What stands between two nodes inside of `parent`."""
-    text = parent.text or b""
-    return text[first.end_byte - parent.start_byte : second.start_byte - parent.start_byte].decode()
 
 
 def _faulty(node: Node) -> Iterator[Node]:
@@ -107,8 +60,8 @@ def _faulty(node: Node) -> Iterator[Node]:
             yield from _faulty(child)
 
 
-@cache
 def _parser() -> Parser:
+    # One for each text: the grammar's scanner of here-documents can crash on what an earlier text left in it.
     import tree_sitter
     import tree_sitter_bash
 

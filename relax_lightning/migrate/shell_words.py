@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relax_lightning.migrate.shell_text import Text, Unknown, Variable, braces, cut, joined, literal
-from relax_lightning.migrate.shell_tree import source, unescaped
+from relax_lightning.migrate.shell_text import Piece, Text, Unknown, Variable, joined, literal
+from relax_lightning.migrate.shell_tree import between, source
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -20,6 +21,11 @@ LIMIT = 10_000
 
 OWN_ARGUMENTS = Unknown("${@}")
 """The arguments that the script itself is started with."""
+
+_PARAMETER = re.compile(
+    r"\$\{?(?P<name>[A-Za-z_]\w*|[0-9]{1,4}|[@*])(?:\[(?P<index>.*?)\])?(?P<op>:?[-=?+]|%%?|##?|\W)?", re.S
+)
+_BRACES = re.compile(r"[^{}'\"$`\\]*\{[^{}'\"$`\\\s]*(,|\.\.)[^{}'\"$`\\\s]*\}[^{}'\"$`\\]*")
 
 
 @dataclass
@@ -33,329 +39,214 @@ class Scope:
     """`$1` and those that follow."""
     unset_arrays: list[str] = field(default_factory=list)
     """Arrays that were asked for and are not there."""
-    looked_up: set[str] = field(default_factory=set)
-    """Variables that were asked for."""
-
-    def fields(self, node: Node) -> list[Text]:
-        """The fields of a word, which are more than one, or none, where an array or an unquoted text is in it."""
-        if (several := braces(source(node))) is not None:
-            return several
-        found = _Fields(self)
-        _expand(node, self, found, quoted=False)
-        return found.finished()
 
     def words(self, parent: Node, nodes: list[Node]) -> list[Text]:
-        """The fields of nodes that follow each other, of which several may be one word."""
-        texts: list[Text] = []
-        while nodes:
-            size = next(
-                (n for n in range(1, len(nodes)) if _parted(parent, nodes[n - 1], nodes[n])), len(nodes)
-            )
-            word, nodes = nodes[:size], nodes[size:]
-            if size == 1:
-                texts += self.fields(word[0])
-                continue
-            found = _Fields(self)
-            _expand_between(parent, word[0].start_byte, word[-1].end_byte, word, self, found, False)
-            texts += found.finished()
-        return texts
+        """The fields of nodes that follow each other; an array or an unquoted text gives several, or none."""
+        if not nodes:
+            return []
+        return _fields(self._between(parent, nodes, nodes[0].start_byte, nodes[-1].end_byte, splits=True))
 
     def text(self, node: Node | None) -> Text:
         """The one text of a word where bash splits nothing: the right side of an assignment, a here-document."""
-        if node is None:
-            return ()
-        found = _Fields(self, splits=False)
-        _expand(node, self, found, quoted=False)
-        return joined(found.finished(), " ")
+        return () if node is None else joined(_fields(self._pieces(node)), " ")
 
-    def knows_argument(self, number: str) -> bool:
-        """Whether what `$number` stands for is known, were it nothing."""
-        return number.isdigit() and (OWN_ARGUMENTS,) not in self.arguments[: int(number)]
+    def split(self, text: Text, separators: str | None = None) -> list[Text]:
+        """The fields of a text at what `IFS` says, or at other separators."""
+        return _fields(self._split(text, self._separators if separators is None else separators))
+
+    # Pieces of fields follow each other; None parts two fields, and an empty piece makes sure that there is one.
+
+    def _pieces(self, node: Node, *, quoted: bool = False, splits: bool = False) -> Iterator[Piece | None]:
+        kind, written = node.type, source(node)
+        if quoted and written[:1].isspace() and node.children and node.children[0].type[0] in "$`":
+            yield written[: -len(written.lstrip())]  # a blank before `$` belongs to the node of what follows
+        if kind == "string":
+            inside = node.children[1:-1]
+            # An array without elements gives no field; every other quote gives one, were it empty.
+            if len(inside) != 1 or not re.match(r"\$\{?(\w+\[)?@", source(inside[0])):
+                yield ""
+            yield from self._between(node, inside, node.start_byte + 1, node.end_byte - 1, quoted=True)
+        elif kind in ("simple_expansion", "expansion"):
+            yield from self._spread(self._parameter(node, quoted), splits)
+        elif kind == "command_substitution":
+            yield from self._spread([self._output(node)], splits)
+        elif kind in ("concatenation", "command_name", "heredoc_body") and not _BRACES.fullmatch(written):
+            quoted = quoted or kind == "heredoc_body"
+            yield from self._between(node, node.children, node.start_byte, node.end_byte, quoted, splits)
+        else:
+            yield from _plain(node, written, quoted)
+
+    def _between(
+        self, node: Node, children: list[Node], at: int, end: int, quoted: bool = False, splits: bool = False
+    ) -> Iterator[Piece | None]:
+        # Between two expansions the tree has no node for literal text such as a blank.
+        for child in (*children, None):
+            text = between(node, at, end if child is None else child.start_byte).replace("\\\n", "")
+            if text:
+                yield None if splits and re.search(r"(?<!\\)[\s()<>]", text) else _unescaped(text, quoted)
+            if child is not None:
+                yield from self._pieces(child, quoted=quoted, splits=splits)
+                at = child.end_byte
+
+    def _spread(self, texts: list[Text], splits: bool) -> Iterator[Piece | None]:
+        for number, text in enumerate(texts):
+            if number:
+                yield None
+            yield from self._split(text, self._separators) if splits else ("", *text)
+
+    def _split(self, text: Text, separators: str) -> Iterator[Piece | None]:
+        for piece in text:
+            if not isinstance(piece, str) or not separators:
+                yield piece
+                continue
+            for number, part in enumerate(re.split(f"[{re.escape(separators)}]+", piece)):
+                if number:
+                    yield None
+                if part:
+                    yield part
 
     @property
-    def separators(self) -> str:
-        """What parts fields: `IFS`."""
+    def _separators(self) -> str:
         ifs = self.variables.get("IFS")
         known = literal(ifs) if isinstance(ifs, tuple) else None
         return " \t\n" if known is None else known
 
-    def split(self, text: Text) -> list[Text]:
-        """The fields of a text at its separators."""
-        found = _Fields(self)
-        found.add_split(text)
-        return found.finished()
+    def _parameter(self, node: Node, quoted: bool) -> list[Text]:
+        """What `${...}` stands for: one text, several for a whole array, none for an empty or missing one."""
+        written = source(node).lstrip()
+        found = _PARAMETER.match(written)
+        if found is None:
+            return [(written,)] if written == "$" else [(Unknown(written),)]
+        name, index, op = found["name"], found["index"], found["op"] if written.startswith("${") else None
+        texts = self._looked_up(name, index, written)
+        if op is not None and op != "}":
+            start = node.end_byte - len(written.encode()) + len(found[0].encode())
+            children = [child for child in node.children[:-1] if child.start_byte >= start]
+            splits = op[-1] == "+" and not quoted
+            rest = _fields(self._between(node, children, start, node.end_byte - 1, quoted, splits))
+            texts = self._operated(op, name, texts, rest, written)
+        if texts is None and (index or name) in ("@", "*"):
+            self.unset_arrays.append(name)
+        if texts is None:
+            is_scalar = name.isidentifier() and index not in ("@", "*")
+            return [(Variable(name),)] if is_scalar else []
+        return [joined(texts, self._separators[:1])] if quoted and (index or name) == "*" else texts
+
+    def _looked_up(self, name: str, index: str | None, written: str) -> list[Text] | None:
+        """The texts that a variable, an element or a whole array stands for; None where it is not set."""
+        if name in ("BASH_SOURCE", "0"):
+            return [(str(self.file.resolve()),)]
+        if name in ("@", "*"):
+            return list(self.arguments)
+        if name.isdigit():
+            before = self.arguments[: int(name)]
+            return [(Unknown(written),)] if (OWN_ARGUMENTS,) in before else before[int(name) - 1 :] or None
+        if index not in (None, "@", "*") and not index.isdecimal():
+            return [(Unknown(written),)]
+        value = self.variables.get(name)
+        if not isinstance(value, list):
+            return None if value is None else [value]
+        return value if index in ("@", "*") else value[int(index or 0) :][:1] or None
+
+    def _operated(
+        self, op: str, name: str, texts: list[Text] | None, rest: list[Text], written: str
+    ) -> list[Text] | None:
+        kind, operand = op[-1], joined(rest, " ")
+        known, pattern = [literal(text) for text in texts or ()], literal(operand)
+        is_empty = texts is None or (op[0] == ":" and texts in ([()], []))
+        if kind == "?":
+            return texts
+        if kind == "+":
+            return [] if is_empty else rest
+        if kind in "-=" and is_empty:
+            from_outside = texts is None and name.isidentifier()
+            new: Text = (Variable(name, operand),) if from_outside and "@" not in written else operand
+            if kind == "=":
+                self.variables[name] = new
+            return [new]
+        if kind in "-=":
+            return texts
+        if kind in "%#" and texts and pattern is not None and None not in known:
+            return [(_cut(text or "", op, pattern),) for text in known]
+        part = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", pattern or "")
+        if op == ":" and part and texts is not None and (OWN_ARGUMENTS,) not in texts:
+            first = max(0, int(part[1]) - (name == "@"))
+            return texts[first : None if part[2] is None else first + int(part[2])]
+        return [(Unknown(written),)]
+
+    def _output(self, node: Node) -> Text:
+        """What a command would print, for the few that need no running."""
+        texts = [text for command in _commands(node) for text in self.words(command, words_of(command))]
+        known = [literal(text) for text in texts]
+        match [word for word in known if word is None or not re.match(r"--?([a-zA-Z]|$)", word)]:
+            case ["seq", *_] if 2 <= len(known) <= 4:
+                return _sequence(known[1:]) or (Unknown(source(node).lstrip()),)
+            case ["dirname", str(path)]:
+                return (str(Path(path).parent),)
+            case ["basename", str(path)]:
+                return (Path(path).name,)
+            case ["realpath" | "readlink", str(path)] | ["cd", str(path), "pwd"]:
+                return (os.path.normpath(Path.cwd() / path),)
+            case ["cat"] if (body := _here_document(node)) is not None:
+                return joined([self.text(body)], "")
+        return (Unknown(source(node).lstrip()),)
 
 
-class _Fields:
-    """Fields as they grow, piece by piece."""
-
-    def __init__(self, scope: Scope, *, splits: bool = True) -> None:
-        self._scope = scope
-        self._splits = splits
-        self._done: list[Text] = []
-        self._pieces: list[str | Variable | Unknown] | None = None
-
-    def add(self, text: Text) -> None:
-        """Lengthen the last field; an empty text makes an empty one."""
-        self._pieces = self._pieces or []
-        for piece in text:
-            if isinstance(piece, str) and self._pieces and isinstance(self._pieces[-1], str):
-                self._pieces[-1] += piece
-            elif piece != "":
-                self._pieces.append(piece)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come yet."""
-        return self._pieces is None and not self._done
-
-    def end(self) -> None:
-        """Let the next piece begin a new field."""
-        if self._pieces is not None:
-            self._done.append(tuple(self._pieces))
-        self._pieces = None
-
-    def add_split(self, text: Text) -> None:
-        """Lengthen the last field, with a new one at every separator."""
-        separators = self._scope.separators if self._splits else ""
-        for piece in text:
-            parts = (
-                re.split(f"[{re.escape(separators)}]+", piece)
-                if separators and isinstance(piece, str)
-                else [piece]
-            )
-            for number, part in enumerate(parts):
-                if number:
-                    self.end()
-                if part != "":
-                    self.add((part,))
-
-    def finished(self) -> list[Text]:
-        """All fields."""
-        self.end()
-        return self._done
+def _fields(pieces: Iterator[Piece | None]) -> list[Text]:
+    fields: list[list[Piece]] = []
+    is_open = False
+    for piece in pieces:
+        if piece is not None and not is_open:
+            fields.append([])
+        is_open = piece is not None
+        if piece is not None:
+            fields[-1].append(piece)
+    return [joined([tuple(one)], "") for one in fields]
 
 
-def _expand(node: Node, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
-    kind, written = node.type, source(node)
-    if quoted and written[:1].isspace() and node.children and node.children[0].type[0] in "$`":
-        fields.add(
-            (written[: -len(written.lstrip())],)
-        )  # a blank before `$` belongs to the node of what follows
-    if kind == "string":
-        inside = node.children[1:-1]
-        # An array without elements gives no field; every other quote gives one, were it empty.
-        if not (len(inside) == 1 and _is_whole(inside[0])):
-            fields.add(())
-        # A blank before the closing quote belongs to the quote's node.
-        _expand_between(node, node.start_byte + 1, node.end_byte - 1, inside, scope, fields, True)
-    elif kind in ("simple_expansion", "expansion"):
-        _add_all(_parameter(node, scope, quoted=quoted), fields, quoted=quoted)
-    elif kind == "command_substitution":
-        _add_all([_command_output(node, scope)], fields, quoted=quoted)
-    elif kind in ("concatenation", "command_name", "heredoc_body", "translated_string"):
-        quoted = quoted or kind == "heredoc_body"
-        _expand_between(node, node.start_byte, node.end_byte, node.children, scope, fields, quoted)
-    else:
-        fields.add(_plain(node, written, quoted=quoted, begins=fields.is_empty))
-
-
-def _plain(node: Node, written: str, *, quoted: bool, begins: bool) -> Text:
+def _plain(node: Node, written: str, quoted: bool) -> Text:
     """The text of a node without words of its own."""
-    if node.type in ("arithmetic_expansion", "process_substitution"):
-        return (Unknown(written.lstrip()),)
     if node.type == "raw_string":
         return (written if quoted else written[1:-1],)
     if node.type == "ansi_c_string":
         return (written[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape"),)
-    if begins and (written.startswith("~/") or (written == "~" and not _is_part(node))):
+    if node.type not in ("word", "variable_name", "number", "string_content", "heredoc_content"):
+        is_known = node.child_count == 0 or node.type == "command_name"
+        return (_unescaped(written, quoted) if is_known else Unknown(written.lstrip()),)
+    is_first = (
+        node.parent is None
+        or node.start_byte == node.parent.start_byte
+        or node.parent.type != "concatenation"
+    )
+    if not quoted and is_first and re.match(r"~(/|$)", written):
         return (Variable("HOME"), written[1:])
-    return (unescaped(written, quoted=quoted),)
+    return (Unknown(written) if not quoted and _BRACES.fullmatch(written) else _unescaped(written, quoted),)
 
 
-def _expand_between(
-    node: Node, start: int, end: int, children: list[Node], scope: Scope, fields: _Fields, quoted: bool
-) -> None:
-    # Between two expansions the tree has no node for literal text such as a blank.
-    def literally(until: int) -> None:
-        text = (node.text or b"")[at - node.start_byte : until - node.start_byte].decode()
-        if text:
-            fields.add((unescaped(text, quoted=quoted),))
-
-    at = start
-    for child in children:
-        literally(child.start_byte)
-        _expand(child, scope, fields, quoted=quoted)
-        at = child.end_byte
-    literally(end)
+def _unescaped(text: str, quoted: bool) -> str:
+    """Literal text without the backslashes that bash takes away; in double quotes only some are."""
+    return re.sub(r'\\([$`"\\])' if quoted else r"\\(.)", r"\1", text.replace("\\\n", ""))
 
 
-def _parted(parent: Node, first: Node, second: Node) -> bool:
-    between = (parent.text or b"")[first.end_byte - parent.start_byte : second.start_byte - parent.start_byte]
-    return re.search(rb"(?<!\\)[\s()<>]", between.replace(b"\\\n", b"")) is not None
+def _cut(text: str, op: str, pattern: str) -> str:
+    """The text without what `%`, `%%`, `#` or `##` take off its end or beginning."""
+    matches = re.compile(translate(pattern)).match
+    places = range(len(text) + 1)
+    if op[0] == "%":
+        sizes = [n for n in places if matches(text[n:])]
+        return text[: (min if op == "%%" else max)(sizes, default=len(text))]
+    sizes = [n for n in places if matches(text[:n])]
+    return text[(max if op == "##" else min)(sizes, default=0) :]
 
 
-def _add_all(texts: list[Text], fields: _Fields, *, quoted: bool) -> None:
-    for number, text in enumerate(texts):
-        if number:
-            fields.end()
-        (fields.add if quoted else fields.add_split)(text)
-
-
-def _is_part(node: Node) -> bool:
-    return node.parent is not None and node.parent.type == "concatenation"
-
-
-def _is_whole(node: Node) -> bool:
-    return re.match(r"\$\{?(\w+\[)?@", source(node)) is not None
-
-
-_PARAMETER = re.compile(
-    r"\$\{?(?P<how>[!#](?=\w))?(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>.*?)\])?"
-    r"(?P<op>:?[-=?+]|%%?|##?|\^\^?|,,?|//?|:|@)?",
-    re.S,
-)
-
-
-def _parameter(node: Node, scope: Scope, *, quoted: bool) -> list[Text]:
-    """What `${...}` stands for: one text, several for a whole array, none for an empty or missing one."""
-    written = source(node).lstrip()
-    found = _PARAMETER.match(written)
-    if found is None:
-        return [(written,)] if written == "$" else [(Unknown(written),)]
-    name, index, op = found["name"], found["index"], found["op"] if written.startswith("${") else None
-    if found["how"] == "!" and index is None:
-        pointed = scope.variables.get(name)
-        name = (literal(pointed) if isinstance(pointed, tuple) else None) or "?"
-    elif found["how"] is not None:
-        name = "?"
-    is_whole = index in ("@", "*") or name in ("@", "*")
-    is_known = is_whole or name.isidentifier() or name == "0" or scope.knows_argument(name)
-    if name == "?" or not is_known:
-        return [(Unknown(written),)]
-    texts = _looked_up(name, index, scope)
-
-    def rest() -> _Fields:
-        inside = _Fields(scope, splits=op is not None and op[-1] == "+" and not quoted)
-        at = node.end_byte - len(written.encode()) + len(found[0].encode())
-        children = [child for child in node.children[:-1] if child.start_byte >= at]
-        _expand_between(node, at, node.end_byte - 1, children, scope, inside, quoted)
-        return inside
-
-    if op is not None:
-        texts = _operated(op, name, texts, is_whole, rest, scope, written)
-    if texts is None and is_whole:
-        scope.unset_arrays.append(name)
-        return []
-    if (index == "*" or name == "*") and quoted and texts:
-        return [joined(texts, scope.separators[:1])]
-    return [(Variable(name),)] if texts is None else texts
-
-
-def _operated(
-    op: str,
-    name: str,
-    texts: list[Text] | None,
-    is_whole: bool,
-    rest: Callable[[], _Fields],
-    scope: Scope,
-    written: str,
-) -> list[Text] | None:
-    kind = op[-1]
-    if kind == "?":
-        return texts
-    if kind == "+":
-        is_set = texts is not None and not (op == ":+" and texts == [()])
-        return rest().finished() if is_set else []
-    if kind in "-=":
-        if texts is not None and not (op[0] == ":" and texts in ([()], [])):
-            return texts
-        default = joined(rest().finished(), " ")
-        from_outside = texts is None and name.isidentifier() and not is_whole
-        new: Text = (Variable(name, default),) if from_outside else default
-        if kind == "=":
-            scope.variables[name] = new
-        return [] if is_whole and default == () else [new]
-    if kind in "^," and texts is not None and all(literal(text) is not None for text in texts):
-        return [(_cased(literal(text) or "", op),) for text in texts]
-    pattern = literal(joined(rest().finished(), " "))
-    if texts is None:
-        # A slash at the end of a folder's name does not matter.
-        return [(Variable(name) if (op, pattern) == ("%", "/") else Unknown(written),)]
-    if kind in "%#" and pattern is not None:
-        done = [cut(text, op, pattern) for text in texts]
-        return [(Unknown(written),) if text is None else text for text in done]
-    if (
-        op == ":"
-        and is_whole
-        and pattern is not None
-        and (part := re.fullmatch(r"(\d+)(?::(\d+))?", pattern))
-    ):
-        first = max(0, int(part[1]) - (name == "@" or name == "*"))
-        return texts[first : None if part[2] is None else first + int(part[2])]
-    return [(Unknown(written),)]
-
-
-def _cased(text: str, op: str) -> str:
-    change = str.upper if op[0] == "^" else str.lower
-    return change(text) if len(op) == 2 else change(text[:1]) + text[1:]
-
-
-def _looked_up(name: str, index: str | None, scope: Scope) -> list[Text] | None:
-    """The texts that a variable, an element or a whole array stands for; None where it is not set."""
-    if name in ("BASH_SOURCE", "0"):
-        return [(str(scope.file.resolve()),)]
-    if name in ("@", "*"):
-        return list(scope.arguments)
-    if name.isdigit():
-        return scope.arguments[int(name) - 1 : int(name)] or None
-    scope.looked_up.add(name)
-    value = scope.variables.get(name)
-    if index is not None and index not in ("@", "*") and not index.isdigit():
-        key = scope.variables.get(f"{name}[{index.strip(chr(34))}]")
-        return [(Unknown(f"${{{name}[{index}]}}"),)] if not isinstance(key, tuple) else [key]
-    if not isinstance(value, list):
-        return None if value is None else [value]
-    if index in ("@", "*"):
-        return value
-    return value[int(index or 0) : int(index or 0) + 1] or None
-
-
-def _command_output(node: Node, scope: Scope) -> Text:
-    """What a command would print, for the few that need no running."""
-    unknown = (Unknown(source(node).lstrip()),)
-    commands = list(_commands(node))
-    words = [
-        [
-            text
-            for word in c.children_by_field_name("name") + c.children_by_field_name("argument")
-            for text in scope.fields(word)
-        ]
-        for c in commands
+def words_of(command: Node) -> list[Node]:
+    """The words of a command, its name first."""
+    return [
+        node
+        for field_name in ("name", "argument")
+        for node in command.children_by_field_name(field_name)
+        if node.start_byte < node.end_byte
     ]
-    match [
-        [literal(line[0]) if line else None, [text for text in line[1:] if text != ("--",)]] for line in words
-    ]:
-        case [["seq", numbers]] if len(numbers) in (1, 2, 3):
-            return _sequence([literal(number) or "" for number in numbers]) or unknown
-        case [["echo", texts]] if source(node.children[1]).startswith("echo"):
-            return joined([text for text in texts if text not in (("-n",), ("-e",))], " ")
-        case [["dirname", [path]]]:
-            return cut(path, "%", "/*") or unknown
-        case [["basename", [path]]]:
-            return cut(path, "##", "*/") or unknown
-        case [["basename", [path, suffix]]] if literal(suffix) is not None:
-            return cut(cut(path, "##", "*/") or path, "%", literal(suffix) or "") or unknown
-        case [["realpath" | "readlink", [*_, path]]] | [["cd", [path]], ["pwd", _]]:
-            known = literal(path)
-            return (
-                path
-                if known is None and ".." not in "".join(p for p in path if isinstance(p, str))
-                else (unknown if known is None else (os.path.normpath(Path.cwd() / known),))
-            )
-        case [["cat", []]] if (body := _here_document(node)) is not None:
-            return cut(scope.text(body), "%", "\n") or scope.text(body)
-    return unknown
 
 
 def _commands(node: Node) -> Iterator[Node]:
@@ -368,24 +259,15 @@ def _commands(node: Node) -> Iterator[Node]:
 
 
 def _here_document(node: Node) -> Node | None:
-    for child in node.named_children:
-        if child.type == "heredoc_body":
-            return child
-        if (
-            child.type in ("redirected_statement", "heredoc_redirect")
-            and (body := _here_document(child)) is not None
-        ):
-            return body
-    return None
+    inside = [node] if node.type == "heredoc_body" else map(_here_document, node.named_children)
+    return next(filter(None, inside), None)
 
 
-def _sequence(numbers: list[str]) -> Text | None:
-    if not all(re.fullmatch(r"-?\d{1,9}", number) for number in numbers):
+def _sequence(words: list[str | None]) -> Text | None:
+    numbers = [int(word) for word in words if word is not None and re.fullmatch(r"-?[0-9]{1,9}", word)]
+    if len(numbers) != len(words):
         return None
-    first, step, last = {
-        1: (1, 1),
-        2: (int(numbers[0]), 1),
-        3: (int(numbers[0]), int(numbers[min(1, len(numbers) - 1)])),
-    }[len(numbers)] + (int(numbers[-1]),)
-    counted = range(first, last + (1 if step > 0 else -1), step or 1)
+    first = numbers[0] if len(numbers) > 1 else 1
+    step = numbers[1] if len(numbers) > 2 else 1
+    counted = range(first, numbers[-1] + (1 if step > 0 else -1), step or 1)
     return ("\n".join(map(str, counted)),) if len(counted) <= LIMIT else None
