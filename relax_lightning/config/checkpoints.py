@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import itertools
 import os
@@ -49,6 +50,8 @@ def read_tracker(root: str | Path) -> int | Literal["release"] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise  # no path at all, which is told once for all keys
         raise ValueError(f"{path} cannot be read: {error.strerror}; correct it") from error
     if text == RELEASE:
         return RELEASE

@@ -182,7 +182,8 @@ def test_a_reward_that_always_hangs_ends_after_the_first_samples() -> None:
         workers.score(requests(*["hang"] * 1000))
     assert time.monotonic() - start < 60.0  # 0.5 s, 5 s for the rest, and what processes take to start
     num_failed = len(caught.value.failed)
-    assert 2 <= num_failed <= 24 and len(caught.value.outcomes) == 1000
+    # Where a new worker takes over 5 s to start, only the first sample is tried.
+    assert 1 <= num_failed <= 24 and len(caught.value.outcomes) == 1000
     message = str(caught.value)
     assert message.startswith(f"the reward failed on {num_failed} of {num_failed} samples:\n")
     assert f"\n  the other {1000 - num_failed} were not tried any more\n" in message
