@@ -15,9 +15,10 @@ from pathlib import Path
 from relax_lightning import __version__
 from relax_lightning.config.checkpoints import committed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault
-from relax_lightning.config.files import looking_at_paths, nothing_left, resumed_folder
+from relax_lightning.config.files import looking_at_paths, shadowing_callbacks
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.manifest import MANIFEST
+from relax_lightning.config.resuming import nothing_left, resumed_folder
 from relax_lightning.config.tree import Config
 from relax_lightning.errors import is_for_user, text_of
 from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
@@ -150,22 +151,11 @@ def parse(words: list[str], flags: tuple[str, ...] = ("print_config",)) -> Argum
             raise UsageError(f"wanted --key value, got {word!r}; write keys with two dashes")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise UsageError(f"wanted a value after {name}, got {rest[0] if rest else 'nothing'}; add it")
+                got = " ".join(rest[0].split()) if rest else "nothing"
+                raise UsageError(f"wanted a value after {name}, got {got}; add it")
             value = rest.pop(0)
         _take(arguments, name.removeprefix("--"), value)
     return arguments
-
-
-def shadowing_callbacks(folder: Path) -> Problem | None:
-    """A user's own `callbacks` in `folder` that would be imported instead of ours."""
-    ours = Path(__file__).resolve().parent.parent / "callbacks"
-    # A folder without __init__.py shadows nothing: Python prefers a package later on the path.
-    for theirs in (folder / "callbacks" / "__init__.py", folder / "callbacks.py"):
-        if theirs.is_file() and theirs.resolve() != ours / "__init__.py":
-            found = theirs.parent if theirs.name == "__init__.py" else theirs
-            message = f"wanted only {ours} under the name `callbacks`, got {found} as well; rename yours"
-            return Problem("callbacks", message)
-    return None
 
 
 def _dispatch(words: list[str]) -> int:

@@ -33,14 +33,10 @@ from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
 from relax_lightning.config import Config, to_dict  # noqa: E402
 from relax_lightning.config.checkpoints import role_folder  # noqa: E402
-from relax_lightning.config.files import (  # noqa: E402
-    context_tokens,
-    nothing_left,
-    plain_checkpoint,
-    whole_checkpoint,
-)
+from relax_lightning.config.files import context_tokens  # noqa: E402
 from relax_lightning.config.manifest import read_manifest  # noqa: E402
 from relax_lightning.config.parsing import refusal, register_config_types  # noqa: E402
+from relax_lightning.config.resuming import nothing_left, plain_checkpoint, whole_checkpoint  # noqa: E402
 from relax_lightning.config.tokens import end_tokens  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402

@@ -175,7 +175,11 @@ def passed_over(save_root: str | Path, critic_root: str | Path | None, iteration
     of_critic = folder if critic_root is None else iteration_folder(critic_root, newest)
     wanted = {"manifest": folder / MANIFEST, "actor": folder / "actor", "critic": of_critic / "critic"}
     wanted["critic's manifest"] = of_critic / MANIFEST
-    missing = [name for name, path in wanted.items() if not path.exists()]
+    missing = [
+        name
+        for name, path in wanted.items()
+        if not (path.is_file() if path.name == MANIFEST else path.is_dir())
+    ]
     why = f"it has no {missing[0]}" if missing else "its halves were not saved together"
     return f"{folder} is newer, but {why}: the run resumes from iteration {iteration}"
 

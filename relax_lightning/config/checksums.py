@@ -70,6 +70,17 @@ def refuse_misfits(part: Path) -> None:
         )
 
 
+def refuse_changed(part: Path, name: str) -> None:
+    """Refuse a part whose file `name` is not what was saved; without a checksum of it there is nothing to compare.
+
+    Raises:
+        ValueError: Names the file.
+    """
+    kept = _listed(part).get(f"{part.name}/{name}")
+    if kept is not None and (line := _difference(part.parent, f"{part.name}/{name}", kept)):
+        raise ValueError(line)
+
+
 def changed_files(parts: Iterable[Path], share: tuple[int, int] = (0, 1)) -> list[str]:
     """Files that are not what was saved, a line each.
 

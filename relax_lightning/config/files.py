@@ -7,7 +7,6 @@ import os
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from relax_lightning.config.checkpoints import (
     RELEASE,
     TRACKER,
     committed_folder,
-    find_latest,
     iteration_of,
     newest_put_aside,
     passed_over,
@@ -31,10 +29,11 @@ from relax_lightning.config.checkpoints import (
     read_tracker,
     role_folder,
 )
-from relax_lightning.config.checksums import refuse_misfits
+from relax_lightning.config.checksums import is_listed, refuse_misfits
 from relax_lightning.config.faults import ConfigurationError, Problem, fault, show
-from relax_lightning.config.manifest import MANIFEST, read_manifest
+from relax_lightning.config.manifest import MANIFEST
 from relax_lightning.config.megatron_metadata import MEGATRON_CONFIG, METADATA, refuse_other_role
+from relax_lightning.config.resuming import critic_root, resumed_folder
 from relax_lightning.config.tree import Config
 
 
@@ -51,6 +50,18 @@ def looking_at_paths() -> Iterator[None]:
         got = f"{error.strerror}: {show(error.filename)}"
         change = "correct the path, or what may be done there"
         raise ConfigurationError([f"wanted paths that can be looked at, got {got}; {change}"]) from error
+
+
+def shadowing_callbacks(folder: Path) -> Problem | None:
+    """A user's own `callbacks` in `folder` that would be imported instead of ours."""
+    ours = Path(__file__).resolve().parents[2] / "callbacks"
+    # A folder without __init__.py shadows nothing: Python prefers a package later on the path.
+    for theirs in (folder / "callbacks" / "__init__.py", folder / "callbacks.py"):
+        if theirs.is_file() and theirs.resolve() != ours / "__init__.py":
+            found = theirs.parent if theirs.name == "__init__.py" else theirs
+            message = f"wanted only {ours} under the name `callbacks`, got {found} as well; rename yours"
+            return Problem("callbacks", message)
+    return None
 
 
 def model_problems(config: Config) -> Iterator[Problem]:
@@ -83,21 +94,23 @@ def source_problems(config: Config) -> Iterator[Problem]:
             yield Problem(
                 "model.reference.hf_checkpoint", fault("a Hugging Face directory", directory, change)
             )
-    missing: set[str] = set()
+    said: set[str] = set()
     for key, (path, role) in paths.items():
         # The critic follows the actor: one line is enough.
-        if path is None or path in missing:
+        if path is None or path in said:
             continue
         try:
             folder = role_folder(path, role)
             if not (folder / MEGATRON_CONFIG).is_file():
-                missing.add(path)
+                said.add(path)
                 wanted = f"a checkpoint root, an iter_ folder or a Megatron checkpoint of the {role}"
                 yield Problem(key, fault(wanted, path, f"no {MEGATRON_CONFIG} is there; change it"))
             else:
                 _refuse_weights(folder, role, trusted=config.strategy.trust_checkpoints)
         except ValueError as error:
-            yield Problem(key, str(error))
+            if str(error) not in said:
+                said.add(str(error))
+                yield Problem(key, str(error))
 
 
 def context_tokens(config: Config) -> int | None:
@@ -150,9 +163,11 @@ def folder_problems(config: Config) -> Iterator[Problem]:
 
 def _name_problem(key: str, folder: str) -> Problem | None:
     """A name that no disk, or no line of text, can hold."""
-    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in folder):
-        return Problem(key, fault("a path without line ends and control characters", folder, "rename it"))
-    path = os.fsencode(Path(folder).absolute())
+    absolute = str(Path(folder).absolute())
+    for path in (folder, absolute):
+        if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in path):
+            return Problem(key, fault("a path without line ends and control characters", path, "rename it"))
+    path = os.fsencode(absolute)
     if len(path) > 3000 or max(map(len, path.split(b"/"))) > 255:
         wanted = "a path of at most 3000 bytes, each name of at most 255"
         return Problem(key, fault(wanted, folder, "give a shorter one"))
@@ -205,9 +220,9 @@ def resume_problems(config: Config, resume: str | None, subcommand: str = "fit")
 
 
 def _refuse_unsound(config: Config, folder: Path) -> None:
-    for role, part in read_folders(folder, _critic_root(config)).items():
+    for role, part in read_folders(folder, critic_root(config)).items():
         _refuse_weights(part, role, trusted=config.strategy.trust_checkpoints)
-    if (folder / "trainer").is_dir():
+    if (folder / "trainer").is_dir() or is_listed(folder / "trainer"):
         refuse_misfits(folder / "trainer")
 
 
@@ -215,11 +230,6 @@ def _refuse_weights(part: Path, role: str, *, trusted: bool) -> None:
     refuse_misfits(part)
     if (part / METADATA).is_file():
         refuse_other_role(part, role, trusted=trusted)
-
-
-def _critic_root(config: Config) -> Path | None:
-    root = config.model.critic.load or config.model.critic.save
-    return None if root is None else Path(root)
 
 
 def _nothing_to_resume(config: Config, subcommand: str) -> Iterator[Problem]:
@@ -234,84 +244,6 @@ def _nothing_to_resume(config: Config, subcommand: str) -> Iterator[Problem]:
     elif aside is not None:
         message = f"wanted a checkpoint in {root}, got none: the run starts fresh{put_aside}"
         yield Problem("--ckpt_path", message, "warning")
-
-
-def resumed_folder(config: Config, resume: str) -> Path | None:
-    """The iteration's folder that `--ckpt_path` means; None when `auto` finds nothing and starts fresh.
-
-    Args:
-        config: a resolved configuration.
-        resume: `auto`, a checkpoint root, or an `iter_` folder.
-
-    Raises:
-        ValueError: There is no complete checkpoint, or its halves were not saved together.
-    """
-    if resume == "auto":
-        latest = find_latest(config.model.actor.save or "", config.model.critic.save)
-        return None if latest is None else latest[1]
-    folder = Path(resume)
-    if folder.is_dir() and iteration_of(folder) is None:
-        folder = committed_folder(folder) or folder
-    if (folder / MANIFEST).is_file():
-        read_folders(folder, _critic_root(config))
-        return folder
-    change = "give `auto`, a checkpoint root or one of its iter_ folders"
-    named = "" if str(folder) == str(Path(resume)) else f", whose {TRACKER} names {folder.name}"
-    raise ValueError(fault(f"a complete checkpoint (with {MANIFEST}{named})", resume, change))
-
-
-@dataclass(frozen=True)
-class PlainCheckpoint:
-    """What `model.actor.load` and `model.critic.load` name where no trainer state lies beside the roles."""
-
-    folders: dict[str, Path]
-    """The Megatron checkpoint of each role."""
-    iteration: int
-    """The iteration that the trackers agree on; 0 for a release."""
-    is_release: bool
-    """Weights only: optimizer and schedule start fresh."""
-
-
-def whole_checkpoint(config: Config) -> str | None:
-    """The folder that `model.actor.load` means when trainer state lies in it, so that everything resumes from it."""
-    root = config.model.actor.load
-    folder = None if root is None else committed_folder(root)
-    return str(folder) if folder is not None and (folder / "trainer").is_dir() else None
-
-
-def plain_checkpoint(config: Config) -> PlainCheckpoint | None:
-    """The roles' own checkpoints under `load`, of a resolved configuration that passed its checks; None without."""
-    roots = {"actor": config.model.actor.load, "critic": config.model.critic.load}
-    folders = {}
-    for role, root in roots.items():
-        folder = None if root is None else committed_folder(root)
-        if folder is not None:
-            folders[role] = role_folder(folder, role)
-    if not folders:
-        return None
-    tracker = read_tracker(roots["actor"] or "")
-    is_release = tracker == RELEASE
-    return PlainCheckpoint(folders, 0 if is_release else int(tracker or 0), is_release)
-
-
-def nothing_left(config: Config, ckpt_path: str | None) -> str | None:
-    """What is said where the checkpoint that `fit` goes on from has all iterations; None where some are left.
-
-    Args:
-        config: a resolved configuration that passed its checks.
-        ckpt_path: the iteration's folder to resume from, or None.
-    """
-    done = _iterations_done(config, ckpt_path or whole_checkpoint(config))
-    if not 0 < config.trainer.max_steps <= done:
-        return None
-    return f"nothing to do: the checkpoint is at iteration {done} of {config.trainer.max_steps}"
-
-
-def _iterations_done(config: Config, ckpt_path: str | None) -> int:
-    if ckpt_path is not None:
-        return int((read_manifest(ckpt_path) or {}).get("iteration") or iteration_of(ckpt_path) or 0)
-    loaded = plain_checkpoint(config)
-    return 0 if loaded is None else loaded.iteration
 
 
 def _pair_problems(actor: Path, critic: Path, *, trusted: bool) -> Iterator[Problem]:
@@ -349,11 +281,15 @@ def _half_problems(roots: dict[str, Path], *, trusted: bool) -> Iterator[Problem
 
 
 def _cold_start(root: Path) -> Iterator[Problem]:
-    if iteration_of(root) is not None:
-        message = fault(
-            "a checkpoint root", str(root), f"give its parent, {root.parent}, where {TRACKER} lies"
+    above = next((folder for folder in (root, root.parent) if iteration_of(folder) is not None), None)
+    if above is not None:
+        change = f"give {'its parent' if above == root else 'the root'}, {above.parent}, where {TRACKER} lies"
+        yield Problem("model.actor.load", fault("a checkpoint root", str(root), change))
+    elif (root / MEGATRON_CONFIG).is_file() or root.is_file():
+        change = (
+            f"give the folder above, with {TRACKER}, or start from its weights with model.actor.warm_start"
         )
-        yield Problem("model.actor.load", message)
+        yield Problem("model.actor.load", fault("a checkpoint root", str(root), change))
     else:
         message = f"wanted a checkpoint, got no {TRACKER} in {root}: both roles start from hf_checkpoint; "
         yield Problem("model.actor.load", message + "change the path if there should be one", "warning")

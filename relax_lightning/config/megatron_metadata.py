@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.config.checksums import refuse_misfits
+from relax_lightning.config.checksums import refuse_changed, refuse_misfits
 
 METADATA = ".metadata"
 """Torch's index of a distributed checkpoint: a pickle."""
@@ -120,6 +120,8 @@ def refuse_other_role(folder: Path, role: str, *, trusted: bool = False) -> None
     """
     try:
         refuse_misfits(folder)
+        # Reading a damaged pickle may take all memory.
+        refuse_changed(folder, METADATA)
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}; correct that") from error
     held = held_role(tensor_shapes(folder, trusted=trusted))

@@ -11,9 +11,9 @@ from typing import Any
 from relax_lightning.config.architecture import architecture_of, read_architecture
 from relax_lightning.config.checkpoints import role_folder
 from relax_lightning.config.faults import Problem
-from relax_lightning.config.files import resumed_folder, whole_checkpoint
 from relax_lightning.config.manifest import read_manifest
 from relax_lightning.config.model import ModelConfig
+from relax_lightning.config.resuming import resumed_folder, whole_checkpoint
 from relax_lightning.config.tree import Config
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import ray
 
 from relax_lightning.config import ClusterConfig, Config
-from relax_lightning.config.files import resumed_folder
 from relax_lightning.config.manifest import read_manifest
+from relax_lightning.config.resuming import resumed_folder
 from relax_lightning.distributed.cluster import cluster_of
 from relax_lightning.distributed.interruptions import Aborted, Interruptions
 from relax_lightning.distributed.job import Job, Task

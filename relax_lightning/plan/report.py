@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from relax_lightning.config.files import plain_checkpoint, resumed_folder, whole_checkpoint
+from relax_lightning.config.resuming import plain_checkpoint, resumed_folder, whole_checkpoint
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.footprint import MemoryPlan, memory_plan, phases_of, runs_on_gpu, uses_reference
 from relax_lightning.plan.schedule import (
@@ -223,5 +223,5 @@ def _beginning(config: Config, resume: str | None, check_files: bool) -> str:
         return f"everything from {whole}"
     if plain is not None:
         kept = "weights only" if plain.is_release else "weights, optimizers and schedules"
-        return f"{kept} from {plain.folders['actor']} and {plain.folders['critic']}"
+        return f"{kept} from {' and '.join(map(str, plain.folders.values()))}"
     return fresh

@@ -31,6 +31,12 @@ def test_one_root_holds_both_halves(base, tmp_path, make_checkpoint):
     make_checkpoint("root", 12)
     assert found(base, "model.actor.load=root") == []
     assert "give its parent, root, where" in only(base, "model.actor.load=root/iter_0000012")
+    for role in ("actor", "critic"):
+        assert "give the root, root, where" in only(base, f"model.actor.load=root/iter_0000012/{role}")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "metadata.json").write_text("{}")
+    for other in ("moved", "x.jsonl"):
+        assert f"wanted a checkpoint root, got '{other}'" in only(base, f"model.actor.load={other}")
     make_checkpoint("root", 15, roles=("actor",))
     line = only(base, "model.actor.load=root")
     assert line.startswith("model.critic.load: wanted the critic's half in root/iter_0000015, got none")

@@ -28,6 +28,26 @@ def plan(capsys):
     return run
 
 
+def test_what_cannot_be_resumed_is_a_problem_of_its_key(plan, tmp_path, make_checkpoint):
+    root = tmp_path / "checkpoints"
+    words = ["--config", DIGITS, "--trainer.default_root_dir", str(tmp_path)]
+    (make_checkpoint(root, 1) / "manifest.json").write_text("[")
+    for options, key in (
+        (["--ckpt_path", "auto"], "--ckpt_path"),
+        (["--model.critic.load", str(root)], "model.critic.load"),
+    ):
+        status, document, _ = plan(*words, *options)
+        assert (status, [p["key"] for p in document["problems"]]) == (1, [key])
+
+
+def test_a_working_directory_that_no_line_can_hold_is_refused(plan, tmp_path, monkeypatch):
+    (tmp_path / "two\nlines").mkdir()
+    monkeypatch.chdir(tmp_path / "two\nlines")
+    status, document, _ = plan("--config", DIGITS)
+    assert (status, [p["key"] for p in document["problems"]]) == (1, ["trainer.default_root_dir"])
+    assert "wanted a path without line ends" in document["problems"][0]["message"]
+
+
 def test_the_reference_recipe_is_accepted_without_its_files(plan, monkeypatch):
     for name in ("MODEL_DIR", "DATA_DIR", "EXP_DIR"):
         monkeypatch.delenv(name, raising=False)

@@ -115,6 +115,17 @@ def test_files_that_are_cut_missing_empty_or_too_many(copy, newest):
         assert problems(copy, resume="auto") or "metadata" in name
         path.rmdir()
         path.write_bytes(content)
+    # A pickle is read to see whose it is, so not before its checksum: this one byte would ask for 128 GiB.
+    index = newest / "actor" / ".metadata"
+    content = index.read_bytes()
+    index.write_bytes(b"\x80\x04]r\xff\xff\xff\xff".ljust(len(content), b"."))
+    assert f"--ckpt_path: {index}: wanted the checksum" in only(copy, resume="auto")
+    weights = f"model.actor.warm_start={newest}"
+    assert f"model.actor.warm_start: {index}: wanted the checksum" in only(copy, weights)
+    index.write_bytes(content)
+    (newest / "trainer").rename(copy / "trainer")
+    assert f"{newest / 'trainer'}" in only(copy, resume="auto")
+    (copy / "trainer").rename(newest / "trainer")
     # What a copying program leaves is hidden, and read by nobody; a file that Megatron would read is not.
     (newest / "actor" / ".__0_0.distcp.Xa81").write_bytes(b"")
     assert problems(copy, resume="auto") == []
