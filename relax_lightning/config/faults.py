@@ -112,7 +112,7 @@ def above(config: Any, bound: float, *names: str) -> list[Fault]:
 
 def within(config: Any, low: float, high: float, *names: str) -> list[Fault]:
     """Fields that must lie from `low` to `high`, both allowed."""
-    rule = Rule(f"a number from {low:g} to {high:g}", {"minimum": low, "maximum": high})
+    rule = Rule(f"a number from {low:.12g} to {high:.12g}", {"minimum": low, "maximum": high})
     return _numbers(config, names, lambda x: low <= x <= high, rule)
 
 

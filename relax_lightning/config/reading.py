@@ -118,9 +118,21 @@ def interpolate(
     if not _interpolates(tree):
         return tree
     sound = _without(tree, lambda path, text: _has_grammar_fault(path, text, problems))
-    root = OmegaConf.create(merge(defaults, sound))
+    root = OmegaConf.create(merge(defaults, _with_quoted_defaults(sound)))
     assert isinstance(root, DictConfig)
     return _replaced(sound, root, (), _Reading(problems, keep_missing_variables))
+
+
+def _with_quoted_defaults(value: Any) -> Any:
+    # OmegaConf would read 2024_01 as a number, and give its text, 202401; null alone means more than its letters.
+    if isinstance(value, dict):
+        return {name: _with_quoted_defaults(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_with_quoted_defaults(v) for v in value]
+    return _BARE_DEFAULT.sub(r"\1'\2'", value) if isinstance(value, str) else value
+
+
+_BARE_DEFAULT = re.compile(r"(?<!\\)(\$\{oc\.env:\s*\w+\s*,\s*)(?!null\s*\})(\w[\w.+-]*)(?=\s*\})", re.ASCII)
 
 
 def _interpolates(value: Any) -> bool:
@@ -165,8 +177,7 @@ def _replaced(value: Any, node: Any, path: tuple[Any, ...], reading: _Reading) -
         items = {name: _replaced_at(name, v, node, (*path, name), reading) for name, v in value.items()}
         return {name: v for name, v in items.items() if v is not _BROKEN}
     if isinstance(value, list):
-        items = [_replaced_at(n, v, node, (*path, n), reading) for n, v in enumerate(value)]
-        return [v for v in items if v is not _BROKEN]
+        return _whole([_replaced_at(n, v, node, (*path, n), reading) for n, v in enumerate(value)])
     return value
 
 
@@ -183,6 +194,11 @@ def _replaced_at(name: Any, value: Any, parent: Any, path: tuple[Any, ...], read
 
 
 _BROKEN: Any = object()
+
+
+def _whole(items: list[Any]) -> Any:
+    # Without one of its values the others would stand at other places.
+    return _BROKEN if any(item is _BROKEN for item in items) else items
 
 
 def _resolved(parent: Any, name: Any) -> Any:
@@ -227,7 +243,7 @@ def _interpolation_fault(text: str, error: BaseException) -> str:
 def _has_grammar_fault(path: tuple[Any, ...], text: str, problems: Problems) -> bool:
     try:
         OmegaConf.create({"value": text})
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         problems.add(
             _dotted(path),
             f"wanted ${{key}} or ${{oc.env:NAME}}, got {show(text)} ({_one_line(error)}); change it",
@@ -239,14 +255,12 @@ def _has_grammar_fault(path: tuple[Any, ...], text: str, problems: Problems) -> 
 def _without(
     value: Any, refuse: typing.Callable[[tuple[Any, ...], str], bool], path: tuple[Any, ...] = ()
 ) -> Any:
-    def refused(v: Any, at: tuple[Any, ...]) -> bool:
-        return isinstance(v, str) and "${" in v and refuse(at, v)
-
     if isinstance(value, dict):
-        return {k: _without(v, refuse, (*path, k)) for k, v in value.items() if not refused(v, (*path, k))}
+        items = {name: _without(v, refuse, (*path, name)) for name, v in value.items()}
+        return {name: v for name, v in items.items() if v is not _BROKEN}
     if isinstance(value, list):
-        return [_without(v, refuse, (*path, n)) for n, v in enumerate(value) if not refused(v, (*path, n))]
-    return value
+        return _whole([_without(v, refuse, (*path, n)) for n, v in enumerate(value)])
+    return _BROKEN if isinstance(value, str) and "${" in value and refuse(path, value) else value
 
 
 def _wants_text(key: str) -> bool:

@@ -77,8 +77,10 @@ class CoreLoader(yaml.SafeLoader):
         return node
 
     def construct_yaml_str(self, node: Any) -> str:
-        """Text that can be written as UTF-8."""
+        """Text that can be written as UTF-8, and be part of a path."""
         text = super().construct_yaml_str(node)
+        if "\0" in text:
+            raise _fault("a NUL character, which no path or name can have", node.start_mark)
         try:
             # As in JSON, a character may be written as the two halves of a pair.
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
@@ -135,6 +137,9 @@ def parse_yaml(text: str | bytes) -> Any:
     loader = CoreLoader(text)
     try:
         return loader.get_single_data()
+    except (ValueError, OverflowError) as error:
+        # PyYAML lets pass what `chr` says of an escape such as "\U00110000".
+        raise _fault(f"an escape that is no character ({error})", loader.get_mark()) from error
     finally:
         loader.dispose()
 

@@ -77,6 +77,8 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("x: " + "7" * 5000, "line 1, column 4: a number of 5000 digits"),
         ("x: 1e999", "line 1, column 4: 1e999, which is larger than any number"),
         ('x: "\\ud800"', "line 1, column 4: half of a surrogate pair"),
+        ('x: "a\\0b"', "line 1, column 4: a NUL character"),
+        ('x: "\\U00110000"', "line 1, column 7: an escape that is no character"),
         ("x: !!bool maybe", "line 1, column 4: 'maybe' as !!bool"),
         ("!!int 1:00", "line 1, column 1: '1:00' as !!int"),
         ("!!timestamp 2026-12-01", "line 1, column 1: could not determine a constructor"),
@@ -185,6 +187,39 @@ def test_files_flags_and_the_environment_alike(tmp_path, good, monkeypatch):
     assert seed("0b11") == [f"{start} '0b11'; change it, {default}"]
     assert seed("1e3") == [f"{start} 1000.0; write 1000"]
     assert "seed_everything" in seed("-1")[0]
+
+
+def test_a_default_of_the_environment_is_text_as_it_was_typed(good, monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    for text in ("2024_01_15", "1_0", "1e3", "true", "007", "0x1F", "1.50"):
+        flags = [
+            f"trainer.default_root_dir=runs/${{oc.env:NOT_SET,{text}}}",
+            f"model.actor.save=${{oc.env:NOT_SET, {text} }}",
+        ]
+        config = load([good], flags)
+        assert (config.trainer.default_root_dir, config.model.actor.save) == (f"runs/{text}", text)
+    with pytest.raises(ConfigurationError, match="got '1_0'; write 10"):
+        load([good], ["seed_everything=${oc.env:NOT_SET,1_0}"])
+    assert load([good], ["model.actor.save=${oc.env:NOT_SET,null}"]).model.actor.save is None
+    assert (
+        load([good], [r"trainer.default_root_dir=\${oc.env:NOT_SET,1_0}"]).trainer.default_root_dir
+        == "${oc.env:NOT_SET,1_0}"
+    )
+
+
+def test_a_value_that_cannot_be_filled_in_takes_its_list_along(good):
+    for text in ("${nothing}", "${a"):
+        with pytest.raises(ConfigurationError) as refused:
+            load([good], [f"model.actor.optimizer.betas=[{text!r}, 0.9]"])
+        assert len(refused.value.problems) == 1
+        assert refused.value.problems[0].startswith("model.actor.optimizer.betas.0: wanted ")
+    with pytest.raises(ConfigurationError, match=r"^seed_everything: wanted "):
+        load([good], ["seed_everything=" + "${oc.env:A," * 200 + "1" + "}" * 200])
+
+
+def test_bounds_are_said_in_full(good):
+    with pytest.raises(ConfigurationError, match="from 0 to 4294967295, got 4294967296;"):
+        load([good], ["seed_everything=4294967296"])
 
 
 def test_words_of_yaml_1_1_are_answered_with_those_of_1_2(good):
