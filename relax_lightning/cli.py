@@ -12,14 +12,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from relax_lightning import __version__
 from relax_lightning.config.checkpoints import committed_folder
-from relax_lightning.config.faults import ConfigurationError, Problem, fault
+from relax_lightning.config.faults import ConfigurationError, Problem, fault, is_finite_number
 from relax_lightning.config.files import looking_at_paths, shadowing_callbacks
 from relax_lightning.config.loader import read, resolve, to_yaml
 from relax_lightning.config.manifest import MANIFEST
 from relax_lightning.config.resuming import nothing_left, resumed_folder
 from relax_lightning.config.tree import Config
+from relax_lightning.config.yaml_text import parse_yaml
 from relax_lightning.errors import is_for_user, text_of
 from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
 from relax_lightning.quiet import quiet_third_parties
@@ -285,11 +288,12 @@ def _found(command: str, arguments: Arguments) -> tuple[Config, list[Problem]]:
 
 
 def _take(arguments: Arguments, name: str, value: str) -> None:
-    if name == "config":
+    option = name.replace("-", "_")
+    if option == "config":
         arguments.config_files.append(value)
-    elif name == "ckpt_path":
+    elif option == "ckpt_path":
         arguments.ckpt_path = value
-    elif name == "gpu_memory_gib":
+    elif option == "gpu_memory_gib":
         arguments.gpu_memory = _bytes_of_gib(value)
     else:
         arguments.overrides.append(f"{name}={value}")
@@ -297,10 +301,10 @@ def _take(arguments: Arguments, name: str, value: str) -> None:
 
 def _bytes_of_gib(text: str) -> int:
     try:
-        size = float(text)
-    except ValueError:
-        size = 0.0
-    if not 0 < size < float("inf"):
+        size = parse_yaml(text)
+    except yaml.YAMLError:
+        size = None
+    if not is_finite_number(size) or not 0 < size < 2**30:
         raise UsageError(f"wanted the memory of one GPU in GiB after --gpu_memory_gib, got {text!r}")
     return int(size * 2**30)
 

@@ -121,8 +121,12 @@ class _Entry:
     def __init__(self, folder: Path, key: str) -> None:
         self._folder, self._key = folder, key
         self._data, self._about = folder / f"{key}.arrow", folder / f"{key}.json"
+        self._lock = folder / f"{key}.lock"
 
     def open_or_make(self, make: Callable[[_Write], Summary]) -> tuple[pa.Table, Summary]:
+        for path in (self._data, self._about, self._lock):
+            if path.exists() and not path.is_file():
+                raise OSError(f"{path} is no file; remove it")
         if (found := self._open()) is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():
@@ -171,7 +175,7 @@ class _Entry:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the right to write the entry; OSError where another holds it and does not move."""
-        with (self._folder / f"{self._key}.lock").open("a") as file:
+        with self._lock.open("a") as file:
             seen, since = -1, time.monotonic()
             while True:
                 try:

@@ -128,7 +128,11 @@ def test_a_faulty_configuration_ends_with_one_and_every_line(plan, tmp_path, mon
         "model.global_batch_size",
     ]
     assert plan("--config", "missing.yaml", as_json=False)[0] == 1
-    assert main(["plan", "--config", DIGITS, "--gpu_memory_gib", "much"]) == 2
+    for size in ("much", "1_0", "\uff18", "1e300", ".inf", "0", "-1", "true", "~"):
+        assert main(["plan", "--config", DIGITS, "--gpu_memory_gib", size]) == 2
+    assert (
+        main(["plan", "--config", DIGITS, "--no-files", "--gpu-memory-gib", "80", "--ckpt-path", "auto"]) == 0
+    )
 
 
 def test_arguments_of_the_engines_are_checked_before_any_use(plan):

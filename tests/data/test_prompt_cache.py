@@ -260,3 +260,18 @@ def test_processes_of_one_host_share_an_entry(folder, tokenizer):
     said = {process.communicate(timeout=300)[0] for process in running}
     assert said == {f"3000 {load(folder, tokenizer).fingerprint}\n"}
     assert len(entries(folder)) == 3
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_neither_waited_for_nor_written_over(folder, tokenizer, caplog, make):
+    want = everything(load(folder, tokenizer))
+    for name in entries(folder):
+        path = folder / name
+        content = path.read_bytes()
+        path.unlink()
+        make(path)
+        caplog.clear()
+        assert everything(load(folder, tokenizer)) == want
+        assert f"{path} is no file" in caplog.text
+        (path.rmdir if make is os.mkdir else path.unlink)()
+        path.write_bytes(content)
