@@ -21,9 +21,12 @@ def load_tokenizer(source: str) -> Any:
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(source, local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"tokenizer {source}: no tokenizer could be read from it ({error})") from error
+            # Not told, transformers asks at the terminal whether to run the folder's own code.
+            return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        except Exception as error:
+            # A file that was cut or written over may fail in any way.
+            reason = f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
+            raise ValueError(f"tokenizer {source}: no tokenizer could be read from it ({reason})") from error
     if "/" in source or "." not in source:
         raise ValueError(
             f"model.actor.tokenizer: wanted a directory or an import path like my_package.make_tokenizer, got {source}"

@@ -180,9 +180,11 @@ class _Tokenizer:
 
         try:
             return AutoTokenizer.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:
+            # A file that was cut or written over may fail in any way.
+            reason = f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
             raise ValueError(
-                f"tokenizer {self._folder}: no tokenizer could be read from it ({error})"
+                f"tokenizer {self._folder}: no tokenizer could be read from it ({reason})"
             ) from error
 
     def ids(self) -> dict[str, Any]:
