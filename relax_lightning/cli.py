@@ -303,7 +303,7 @@ def _bytes_of_gib(text: str) -> int:
     try:
         size = parse_yaml(text)
     except yaml.YAMLError:
-        size = None
+        size = float("nan")
     if not is_finite_number(size) or not 0 < size < 2**30:
         raise UsageError(f"wanted the memory of one GPU in GiB after --gpu_memory_gib, got {text!r}")
     return int(size * 2**30)
