@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NOT_TRIED = "not tried, since the reward failed before"
-_NUM_DETAILS = 10
 
 
 @dataclass(frozen=True)
@@ -47,20 +46,19 @@ class RewardError(RuntimeError):
         self.outcomes = tuple(outcomes)
         failed = self.failed
         num_left = sum(outcome.error == NOT_TRIED for outcome in outcomes)
-        lines = [f"  sample {outcome.sample_id}: {outcome.error}" for outcome in failed[:_NUM_DETAILS]]
-        if len(failed) > _NUM_DETAILS:
-            lines.append(
-                f"  and samples {', '.join(str(outcome.sample_id) for outcome in failed[_NUM_DETAILS:])}"
-            )
-        if num_left:
-            lines.append(f"  the other {num_left} were not tried any more")
+        first = f"the reward failed on {len(failed)} of {len(self.outcomes) - num_left} samples"
+        lines = [f"{first}; sample {failed[0].sample_id}: {failed[0].error}"]
+        others = [f"samples {', '.join(str(outcome.sample_id) for outcome in failed[1:])} failed too"]
+        others = others if len(failed) > 1 else []
+        others += [f"the other {num_left} were not tried any more"] if num_left else []
+        if others:
+            lines.append(f"  {'; '.join(others)}")
         change = (
             "raise data.rollout.reward.timeout_seconds if it needs more time"
             if is_hopeless
             else "set data.rollout.reward.on_error to zero to score such samples 0"
         )
-        first = f"the reward failed on {len(failed)} of {len(self.outcomes) - num_left} samples:"
-        super().__init__("\n".join([first, *lines, f"correct the reward, or {change}"]))
+        super().__init__("\n".join([*lines, f"  correct the reward, or {change}"]))
 
     @property
     def failed(self) -> tuple[RewardOutcome, ...]:

@@ -137,7 +137,7 @@ def test_many_failures_are_all_named() -> None:
     with RewardWorkers(config()) as workers, pytest.raises(RewardError) as caught:
         workers.score(requests(*["raise"] * 14))
     message = str(caught.value)
-    assert all(str(sample_id) in message for sample_id in range(100, 114)) and len(message.splitlines()) == 13
+    assert all(str(sample_id) in message for sample_id in range(100, 114)) and len(message.splitlines()) == 3
 
 
 PARENT = """
@@ -185,9 +185,12 @@ def test_a_reward_that_always_hangs_ends_after_the_first_samples() -> None:
     # Where a new worker takes over 5 s to start, only the first sample is tried.
     assert 1 <= num_failed <= 24 and len(caught.value.outcomes) == 1000
     message = str(caught.value)
-    assert message.startswith(f"the reward failed on {num_failed} of {num_failed} samples:\n")
-    assert f"\n  the other {1000 - num_failed} were not tried any more\n" in message
-    assert message.endswith("set data.rollout.reward.on_error to zero to score such samples 0")
+    assert message.startswith(f"the reward failed on {num_failed} of {num_failed} samples; sample ")
+    assert f"the other {1000 - num_failed} were not tried any more\n" in message
+    assert len(message.splitlines()) == 3
+    # Eight lost samples, which a fast machine gets to, say that on_error would not help.
+    change = "data.rollout.reward." + ("timeout_seconds" if num_failed >= 8 else "on_error")
+    assert change in message.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("how", "error"), [("hang", "ran longer than"), ("crash", "exit code 7")])
