@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 warnings.filterwarnings("ignore", module=r"(megatron|torch|lightning|jsonargparse|mlflow|transformers)\b.*")
 logging.getLogger("megatron").setLevel(logging.ERROR)
+
+# A shell ignores it for what it starts in the background, and every process of the tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KINDS = ("llama", "qwen2", "qwen3", "llama3-rope")
