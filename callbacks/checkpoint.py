@@ -9,9 +9,9 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from relax_lightning.callback import PPOCallback
-from relax_lightning.config.checkpoints import iteration_folder
-from relax_lightning.module import PPOModule
+from relax_lightning.checkpoints.folders import iteration_folder
+from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning.ppo.module import PPOModule
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.strategies.trainer_state import refuse_odd_state
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.callback import PPOCallback
+from relax_lightning.ppo.callback import PPOCallback
 
 
 class CriticOnlyWarmup(PPOCallback):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.callback import PPOCallback
-from relax_lightning.errors import never_hiding_an_error
+from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning.run.errors import never_hiding_an_error
 from relax_lightning.tracking.curves import draw_curves
 from relax_lightning.tracking.journal_logger import JournalLogger
 

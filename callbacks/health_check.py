@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from relax_lightning.callback import PPOCallback
+from relax_lightning.ppo.callback import PPOCallback
 
 
 @dataclass(frozen=True)

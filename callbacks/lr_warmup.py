@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.callback import PPOCallback
 from relax_lightning.config import WarmupConfig
+from relax_lightning.ppo.callback import PPOCallback
 
 _NO_WARMUP = WarmupConfig()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from relax_lightning.batch import Prompts, Rollouts
-from relax_lightning.callback import PPOCallback
-from relax_lightning.errors import never_hiding_an_error
+from relax_lightning.ppo.batch import Prompts, Rollouts
+from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning.run.errors import never_hiding_an_error
 from relax_lightning.tracking.journal_logger import JournalLogger
 from relax_lightning.tracking.progress import LineProgress, Progress, make_progress
 from relax_lightning.tracking.samples import SampleTables

@@ -9,7 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from relax_lightning.config import Config, to_dict, to_yaml
 from relax_lightning.config.loader import following_run_folder
-from relax_lightning.errors import writing
+from relax_lightning.run.errors import writing
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.tracking.journal_logger import JournalLogger
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.batch import Prompts
-from relax_lightning.callback import PPOCallback
-from relax_lightning.errors import never_hiding_an_error, writing
+from relax_lightning.ppo.batch import Prompts
+from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning.run.errors import never_hiding_an_error, writing
 
 _INTERVAL_SECONDS = 30.0
 _MAX_EVENTS = 10_000

@@ -4,8 +4,8 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.batch import Rollouts
-from relax_lightning.callback import PPOCallback
+from relax_lightning.ppo.batch import Rollouts
+from relax_lightning.ppo.callback import PPOCallback
 
 
 class BestResponse(PPOCallback):

@@ -15,18 +15,18 @@ from pathlib import Path
 import yaml
 
 from relax_lightning import __version__
-from relax_lightning.config.checkpoints import committed_folder
+from relax_lightning.checkpoints.folders import committed_folder
+from relax_lightning.checkpoints.manifest import MANIFEST
+from relax_lightning.checkpoints.resuming import nothing_left, resumed_folder
 from relax_lightning.config.faults import ConfigurationError, Problem, fault, is_finite_number
-from relax_lightning.config.files import looking_at_paths, shadowing_callbacks
 from relax_lightning.config.loader import read, resolve, to_yaml
-from relax_lightning.config.manifest import MANIFEST
-from relax_lightning.config.resuming import nothing_left, resumed_folder
 from relax_lightning.config.tree import Config
 from relax_lightning.config.yaml_text import parse_yaml
-from relax_lightning.errors import is_for_user, text_of
-from relax_lightning.interrupted import INTERRUPTED, leaving_at_once
-from relax_lightning.quiet import quiet_third_parties
-from relax_lightning.run_lock import run_lock, save_roots
+from relax_lightning.plan.files import looking_at_paths, shadowing_callbacks
+from relax_lightning.run.errors import is_for_user, text_of
+from relax_lightning.run.interrupted import INTERRUPTED, leaving_at_once
+from relax_lightning.run.lock import run_lock, save_roots
+from relax_lightning.run.quiet import quiet_third_parties
 
 USAGE = """\
 usage: relax-lightning COMMAND ...

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from relax_lightning.quiet import quiet_third_parties
+from relax_lightning.run.quiet import quiet_third_parties
 
 quiet_third_parties()
 # Importing makes millions of objects that stay: looking for garbage among them takes a fifth of the time now, and half
@@ -31,28 +31,24 @@ from callbacks.metrics import MetricLogger  # noqa: E402
 from callbacks.run_description import RunDescription  # noqa: E402
 from callbacks.stop_on_signal import StopOnSignal  # noqa: E402
 from callbacks.timeline import PhaseTimeline  # noqa: E402
+from relax_lightning.checkpoints.folders import role_folder  # noqa: E402
+from relax_lightning.checkpoints.manifest import read_manifest  # noqa: E402
+from relax_lightning.checkpoints.put_aside import put_aside_earlier_checkpoints  # noqa: E402
+from relax_lightning.checkpoints.resuming import nothing_left, plain_checkpoint, whole_checkpoint  # noqa: E402
+from relax_lightning.checkpoints.same_model import check_reference, check_same_model, check_same_trunk  # noqa: E402
 from relax_lightning.config import Config, to_dict  # noqa: E402
-from relax_lightning.config.checkpoints import role_folder  # noqa: E402
-from relax_lightning.config.files import context_tokens  # noqa: E402
-from relax_lightning.config.manifest import read_manifest  # noqa: E402
 from relax_lightning.config.parsing import refusal, register_config_types  # noqa: E402
-from relax_lightning.config.resuming import nothing_left, plain_checkpoint, whole_checkpoint  # noqa: E402
-from relax_lightning.config.tokens import end_tokens  # noqa: E402
 from relax_lightning.data.experience import AdvantagesService  # noqa: E402
 from relax_lightning.data.ppo import PPODataModule  # noqa: E402
 from relax_lightning.data.store import SampleStore  # noqa: E402
 from relax_lightning.megatron.build import architecture_of  # noqa: E402
 from relax_lightning.megatron.groups import abandon_groups  # noqa: E402
-from relax_lightning.module import PPOModule  # noqa: E402
+from relax_lightning.plan.files import context_tokens  # noqa: E402
 from relax_lightning.plan.footprint import memory_plan, planned_fraction, uses_reference  # noqa: E402
-from relax_lightning.preflight import (  # noqa: E402
-    check_callbacks,
-    check_reference,
-    check_same_model,
-    check_same_trunk,
-    is_first_rank,
-    put_aside_earlier_checkpoints,
-)
+from relax_lightning.plan.tokens import end_tokens  # noqa: E402
+from relax_lightning.ppo.module import PPOModule  # noqa: E402
+from relax_lightning.run.rendezvous import is_first_rank  # noqa: E402
+from relax_lightning.run.user_callbacks import check_callbacks  # noqa: E402
 from relax_lightning.strategies.colocate import ColocateStrategy  # noqa: E402
 from relax_lightning.strategies.pool import GpuPool  # noqa: E402
 from relax_lightning.tracking.journal_logger import JournalLogger  # noqa: E402

@@ -32,7 +32,7 @@ SHARING = {
     "Ray": ("distributed/test_job.py", "distributed/test_launcher.py"),
     "SGLang": (
         "rollout/test_engine_contract.py",
-        "rollout/test_sglang_engine.py",
+        "rollout/sglang/test_engine.py",
         "rollout/test_turns.py",
         "training/test_sglang.py",
     ),
@@ -177,7 +177,7 @@ def sglang_engine(tiny_actor: Any) -> Iterator[Any]:
     # Importing it would take as long as half a start, and the trainer never does.
     if importlib.util.find_spec("sglang") is None:
         pytest.skip("the package sglang is not installed (the extra sglang)")
-    from relax_lightning.rollout.sglang_engine import SGLangEngine
+    from relax_lightning.rollout.sglang.engine import SGLangEngine
     from tests.rollout.letters import Letters
 
     engine = SGLangEngine()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.config import AlgorithmConfig
 from relax_lightning.data.experience import AdvantagesService, LocalAdvantages
 from relax_lightning.data.store import LocalStore, SampleStore
-from relax_lightning.peers import ALONE, Peers
+from relax_lightning.distributed.peers import ALONE, Peers
+from relax_lightning.ppo.batch import Experience, Rollouts
 
 
 class AdvantagesDataModule(LightningDataModule):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from relax_lightning.batch import Prompts
 from relax_lightning.data.prompts import PromptLoader
+from relax_lightning.ppo.batch import Prompts
 
 NUM_BATCHES = 2**31
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from relax_lightning.algorithms.evaluation import majority_at_k, pass_at_k
 from relax_lightning.config import PromptsConfig
 from relax_lightning.data.rollout import Scores
-from relax_lightning.peers import BrokenExchange
+from relax_lightning.distributed.peers import BrokenExchange
 
 
 class Evaluation:

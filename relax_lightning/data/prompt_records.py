@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_lightning.config import PromptsConfig
-from relax_lightning.import_path import import_object
+from relax_lightning.run.import_path import import_object
 
 Messages = list[dict[str, str]]
 

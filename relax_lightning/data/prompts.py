@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from relax_lightning.batch import Prompts
 from relax_lightning.config import PromptsConfig
 from relax_lightning.data.prompt_cache import cache_key, table_of
 from relax_lightning.data.prompt_records import read_records
 from relax_lightning.data.prompt_rows import ArrowRows, PromptRow, Summary, Tokenizer, arrow_batch, prepare
+from relax_lightning.ppo.batch import Prompts
 from relax_lightning.rewards.registry import ANY_LABEL
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,14 +15,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from relax_lightning.algorithms.diagnostics import num_turns, repeated_fraction
-from relax_lightning.batch import Prompts, Rollouts
 from relax_lightning.config import EngineConfig, PromptsConfig, RolloutConfig, SamplingConfig
 from relax_lightning.data.endless import EndlessPrompts
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
-from relax_lightning.errors import never_hiding_an_error
-from relax_lightning.import_path import import_object
-from relax_lightning.peers import ALONE
+from relax_lightning.distributed.peers import ALONE
+from relax_lightning.ppo.batch import Prompts, Rollouts
 from relax_lightning.rewards.records import RewardError, RewardOutcome, RewardRequest
 from relax_lightning.rewards.registry import load_label
 from relax_lightning.rewards.workers import RewardWorkers
@@ -30,10 +28,12 @@ from relax_lightning.rollout.engine import RolloutEngine
 from relax_lightning.rollout.function import load_rollout_function, run_rollout_function
 from relax_lightning.rollout.turns import RolloutFunction, Sample, TurnEngine
 from relax_lightning.rollout.vocabulary import Vocabulary
+from relax_lightning.run.errors import never_hiding_an_error
+from relax_lightning.run.import_path import import_object
 
 ENGINES = {
-    "MegatronEngine": "relax_lightning.rollout.megatron_engine.MegatronEngine",
-    "SGLangEngine": "relax_lightning.rollout.sglang_engine.SGLangEngine",
+    "MegatronEngine": "relax_lightning.rollout.embedded.MegatronEngine",
+    "SGLangEngine": "relax_lightning.rollout.sglang.engine.SGLangEngine",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.import_path import import_object
+from relax_lightning.run.import_path import import_object
 
 
 def load_tokenizer(source: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relax_lightning.distributed.processes import Place
-from relax_lightning.rendezvous import LOOPBACK
+from relax_lightning.run.rendezvous import LOOPBACK
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 
+from relax_lightning.checkpoints.manifest import read_manifest
+from relax_lightning.checkpoints.resuming import resumed_folder
 from relax_lightning.config import ClusterConfig, Config
-from relax_lightning.config.manifest import read_manifest
-from relax_lightning.config.resuming import resumed_folder
 from relax_lightning.distributed.cluster import cluster_of
 from relax_lightning.distributed.interruptions import Aborted, Interruptions
 from relax_lightning.distributed.job import Job, Task
@@ -21,7 +21,7 @@ from relax_lightning.distributed.placement import Demand, SharedGroup, resources
 from relax_lightning.distributed.processes import LostRayError, RayProcesses
 from relax_lightning.distributed.screen import Screen, without_rays_own_words
 from relax_lightning.distributed.watch import LostPartError, RankError
-from relax_lightning.interrupted import INTERRUPTED
+from relax_lightning.run.interrupted import INTERRUPTED
 
 
 def launch(entry: str, command: str, config: Config, ckpt_path: str | None) -> int:

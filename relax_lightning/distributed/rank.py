@@ -22,9 +22,9 @@ from relax_lightning.config import Config
 from relax_lightning.distributed.coordinator import Entered, Event, Line, Shown
 from relax_lightning.distributed.environment import RankPlace
 from relax_lightning.distributed.processes import place_here
-from relax_lightning.errors import text_of
-from relax_lightning.import_path import import_object
-from relax_lightning.rendezvous import all_are_here, free_port, talk_on_loopback
+from relax_lightning.run.errors import text_of
+from relax_lightning.run.import_path import import_object
+from relax_lightning.run.rendezvous import all_are_here, free_port, talk_on_loopback
 from relax_lightning.tracking.progress import Progress
 
 

@@ -19,7 +19,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.model import CriticModel, PolicyModel
+from relax_lightning.megatron.models.model import CriticModel, PolicyModel
 from relax_lightning.megatron.optimizer import (
     adam_step,
     inner_optimizers,

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from huggingface_hub import save_torch_state_dict
 
+from relax_lightning.checkpoints.checksums import changed_files, is_listed
+from relax_lightning.checkpoints.folders import is_same_folder
+from relax_lightning.checkpoints.manifest import read_manifest
+from relax_lightning.checkpoints.megatron_metadata import refuse_other_role, tensor_shapes
 from relax_lightning.config import ArchitectureConfig, ParallelConfig
 from relax_lightning.config.architecture import described_model, hugging_face_config
-from relax_lightning.config.checkpoints import is_same_folder
-from relax_lightning.config.checksums import changed_files, is_listed
-from relax_lightning.config.manifest import read_manifest
-from relax_lightning.config.megatron_metadata import refuse_other_role, tensor_shapes
-from relax_lightning.config.tokens import end_tokens_of
-from relax_lightning.import_path import import_object
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.groups import groups_of, initialize_groups
 from relax_lightning.megatron.hugging_face import hugging_face_tensors
-from relax_lightning.megatron.model import build_model, transformer_config
+from relax_lightning.megatron.models.model import build_model, transformer_config
+from relax_lightning.plan.tokens import end_tokens_of
+from relax_lightning.run.import_path import import_object
 
 log = logging.getLogger("relax_lightning")
 

@@ -15,9 +15,9 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from relax_lightning.config import ParallelConfig
+from relax_lightning.distributed.peers import ALONE, DEADLINE, Peers
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.peers import ALONE, DEADLINE, Peers
-from relax_lightning.rendezvous import LOOPBACK, all_are_here, free_port, store_at, talk_on_loopback
+from relax_lightning.run.rendezvous import LOOPBACK, all_are_here, free_port, store_at, talk_on_loopback
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.adamw import AdamW, adamw
 
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.memory.roles import host_share
+from relax_lightning.plan.memory.roles import host_share
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from relax_lightning.megatron.groups import ModelGroups
-from relax_lightning.megatron.model import CriticModel, PolicyModel
+from relax_lightning.megatron.models.model import CriticModel, PolicyModel
 
 _FINAL_NORM = "decoder.final_layernorm.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"

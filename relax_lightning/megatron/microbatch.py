@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relax_lightning.batch import Rollouts
-from relax_lightning.megatron.layout import SequenceLayout
+from relax_lightning.megatron.models.layout import SequenceLayout
+from relax_lightning.ppo.batch import Rollouts
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from relax_lightning import config as configuration
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.groups import ModelGroups
 from relax_lightning.megatron.host_optimizer import HostAdamW
-from relax_lightning.megatron.model import PolicyModel
+from relax_lightning.megatron.models.model import PolicyModel
 
 
 def wrap_model(model: PolicyModel, optimizer: configuration.OptimizerConfig) -> DistributedDataParallel:

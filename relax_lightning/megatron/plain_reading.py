@@ -17,14 +17,14 @@ from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
 from torch.distributed.checkpoint import CheckpointException, FileSystemReader
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from relax_lightning.config.megatron_metadata import (
+from relax_lightning.checkpoints.megatron_metadata import (
     MEGATRON_CONFIG,
     METADATA,
     refuse_name,
     refuse_other_role,
     tensor_shapes,
 )
-from relax_lightning.peers import PeerError
+from relax_lightning.distributed.peers import PeerError
 
 
 def load_plainly(

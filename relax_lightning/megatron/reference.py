@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relax_lightning.batch import Rollouts
+from relax_lightning.checkpoints.folders import role_folder
 from relax_lightning.config import ReferenceConfig
-from relax_lightning.config.checkpoints import role_folder
-from relax_lightning.host_memory import HostArena, bytes_of
 from relax_lightning.megatron.checkpoint import load_model_weights
 from relax_lightning.megatron.hugging_face import load_weights
 from relax_lightning.megatron.role import Actor
+from relax_lightning.ppo.batch import Rollouts
+from relax_lightning.run.host_memory import HostArena, bytes_of
 
 
 class Reference:

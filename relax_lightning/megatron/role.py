@@ -16,17 +16,17 @@ from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from torch import Tensor
 
 from relax_lightning.algorithms.aggregation import join_parts
-from relax_lightning.batch import Rollouts
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config
+from relax_lightning.distributed.peers import Peers
 from relax_lightning.megatron.checkpoint import load_role, save_role
 from relax_lightning.megatron.cpu import cuda_stand_in
-from relax_lightning.megatron.decoder import MegatronDecoder
 from relax_lightning.megatron.groups import groups_of
-from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
 from relax_lightning.megatron.microbatch import Microbatch, empty_microbatch, pack
-from relax_lightning.megatron.model import PolicyModel, build_model, transformer_config
+from relax_lightning.megatron.models.decoder import MegatronDecoder
+from relax_lightning.megatron.models.heads import CriticOutputs, PolicyOutputs, critic_outputs, policy_outputs
+from relax_lightning.megatron.models.model import PolicyModel, build_model, transformer_config
 from relax_lightning.megatron.optimizer import (
     build_optimizer,
     build_schedule,
@@ -34,7 +34,7 @@ from relax_lightning.megatron.optimizer import (
     main_weights_released,
     wrap_model,
 )
-from relax_lightning.peers import Peers
+from relax_lightning.ppo.batch import Rollouts
 from relax_lightning.rollout.engine import Share
 
 LossFunction = Callable[[Any, tuple[int, ...]], tuple[Tensor, dict[str, Tensor]]]

@@ -9,7 +9,7 @@ from relax_lightning.config.architecture import MODEL_CLASSES
 from relax_lightning.config.bridge import chosen_bridge, missing_packages
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.tree import Config
-from relax_lightning.memory import HybridArchitecture, architecture_of
+from relax_lightning.plan.memory import HybridArchitecture, architecture_of
 from relax_lightning.plan.topology import TRAINED, parallel_of
 
 _LATER = "not available in this version"

@@ -7,9 +7,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from relax_lightning.config.checkpoints import is_same_folder
+from relax_lightning.checkpoints.folders import is_same_folder
+from relax_lightning.checkpoints.same_model import same_model_problems
 from relax_lightning.config.faults import Problem, fault
-from relax_lightning.config.files import (
+from relax_lightning.config.loader import resolve
+from relax_lightning.config.rewards import REWARDS
+from relax_lightning.config.rollout import SamplingConfig
+from relax_lightning.config.tree import Config
+from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
+from relax_lightning.plan.availability import unavailable_problems
+from relax_lightning.plan.files import (
     context_tokens,
     data_problems,
     folder_problems,
@@ -18,14 +25,6 @@ from relax_lightning.config.files import (
     resume_problems,
     source_problems,
 )
-from relax_lightning.config.loader import resolve
-from relax_lightning.config.rewards import REWARDS
-from relax_lightning.config.rollout import SamplingConfig
-from relax_lightning.config.same_model import same_model_problems
-from relax_lightning.config.tokens import token_problems
-from relax_lightning.config.tree import Config
-from relax_lightning.plan.algorithm_checks import algorithm_problems, missing_reference_problems
-from relax_lightning.plan.availability import unavailable_problems
 from relax_lightning.plan.machine import machine_problems
 from relax_lightning.plan.room import room_problems
 from relax_lightning.plan.schedule import (
@@ -34,6 +33,7 @@ from relax_lightning.plan.schedule import (
     samples_per_iteration,
     warmup_steps,
 )
+from relax_lightning.plan.tokens import token_problems
 from relax_lightning.plan.topology import topology_problems
 
 ENGINES = ("MegatronEngine", "SGLangEngine")

@@ -6,14 +6,14 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from relax_lightning import memory
 from relax_lightning.config.model import ParallelConfig
 from relax_lightning.config.tree import Config
-from relax_lightning.memory import RoleName
+from relax_lightning.plan import memory
 from relax_lightning.plan.machine import count_gpus
+from relax_lightning.plan.memory import RoleName
 from relax_lightning.plan.schedule import longest_sample, microbatch_tokens, samples_per_iteration
 from relax_lightning.plan.topology import TRAINED, data_parallel_size, parallel_of, ranks
-from relax_lightning.residency import PHASES, Holding, Need, leaving, uses
+from relax_lightning.strategies.residency import PHASES, Holding, Need, leaving, uses
 
 GIB = 2**30
 CUDA_CONTEXT = 512 * 2**20

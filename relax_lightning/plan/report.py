@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from relax_lightning.config.resuming import plain_checkpoint, resumed_folder, whole_checkpoint
+from relax_lightning.checkpoints.resuming import plain_checkpoint, resumed_folder, whole_checkpoint
 from relax_lightning.config.tree import Config
 from relax_lightning.plan.footprint import MemoryPlan, memory_plan, phases_of, runs_on_gpu, uses_reference
 from relax_lightning.plan.schedule import (

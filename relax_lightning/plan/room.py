@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from relax_lightning import memory
 from relax_lightning.config.faults import Problem, fault
-from relax_lightning.config.files import nearest_existing
 from relax_lightning.config.tree import Config
+from relax_lightning.plan import memory
+from relax_lightning.plan.files import nearest_existing
 from relax_lightning.plan.footprint import (
     CUDA_CONTEXT,
     GIB,

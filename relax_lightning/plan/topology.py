@@ -10,7 +10,7 @@ from relax_lightning.config.cluster import ROLES, ClusterConfig
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.model import ArchitectureConfig, ParallelConfig
 from relax_lightning.config.tree import Config
-from relax_lightning.memory import architecture_of, trunk_of
+from relax_lightning.plan.memory import architecture_of, trunk_of
 
 TRAINED = ("actor", "critic")
 _ADDRESS = re.compile(r"auto|(ray://)?([^\s/:\[\]]+|\[[\da-fA-F:]+\]):\d+", re.ASCII)

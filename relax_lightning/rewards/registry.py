@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from relax_lightning.config.rewards import REWARDS
-from relax_lightning.import_path import import_object
+from relax_lightning.run.import_path import import_object
 
 
 class Reward(Protocol):

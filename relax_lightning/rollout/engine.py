@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.peers import Peers
+from relax_lightning.distributed.peers import Peers
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from relax_lightning.config import RolloutFunctionConfig
-from relax_lightning.import_path import import_object
 from relax_lightning.rollout.turns import RolloutFunction, Sample, TurnEngine
+from relax_lightning.run.import_path import import_object
 
 _KEY = "data.rollout.function"
 _NUM_DETAILS = 5

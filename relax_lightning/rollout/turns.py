@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.peers import ALONE, BrokenExchange, Peers
+from relax_lightning.distributed.peers import ALONE, BrokenExchange, Peers
 from relax_lightning.rollout.engine import Generation, RolloutEngine, Tokenizer
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.config.tokens import no_row
+from relax_lightning.plan.tokens import no_row
 from relax_lightning.rollout.turns import Sample
 
 _SPECIAL = ("eos_token_id", "pad_token_id", "bos_token_id", "unk_token_id", "all_special_ids")

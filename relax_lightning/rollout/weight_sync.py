@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import get_sharing_strategy, reductions, set_sharing_strategy
 
-from relax_lightning.gpu_memory import for_other_processes
+from relax_lightning.run.gpu_memory import for_other_processes
 
 _ALIGNMENT_BYTES = 16
 _DEVICE_INDEX = 6

@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from relax_lightning import __version__
+from relax_lightning.checkpoints.checksums import changed_files, is_listed, refuse_misfits
+from relax_lightning.checkpoints.folders import iteration_of, read_folders
 from relax_lightning.config import ParallelConfig
-from relax_lightning.config.checkpoints import iteration_of, read_folders
-from relax_lightning.config.checksums import changed_files, is_listed, refuse_misfits
-from relax_lightning.config.files import nearest_existing
-from relax_lightning.gpu_memory import use_growing_segments
+from relax_lightning.distributed.peers import ALONE, Peers
 from relax_lightning.megatron.groups import initialize_groups
-from relax_lightning.peers import ALONE, Peers
+from relax_lightning.plan.files import nearest_existing
 from relax_lightning.rollout.engine import HoldsMemory
+from relax_lightning.run.gpu_memory import use_growing_segments
 from relax_lightning.strategies.environment import cluster_environment as surroundings
 from relax_lightning.strategies.offload import EngineResident, RoleResident, Trained
 from relax_lightning.strategies.pair import PairedCheckpoints

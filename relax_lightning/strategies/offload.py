@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from relax_lightning.host_memory import HostArena
 from relax_lightning.rollout.engine import HoldsMemory
+from relax_lightning.run.host_memory import HostArena
 
 
 class Trained(Protocol):

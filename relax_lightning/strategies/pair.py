@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.config.checkpoints import (
+from relax_lightning.checkpoints.checksums import files_in, take
+from relax_lightning.checkpoints.folders import (
     TRACKER,
     complete_pairs,
     is_same_folder,
     iteration_folder,
     iteration_of,
 )
-from relax_lightning.config.checksums import files_in, take
-from relax_lightning.config.manifest import FORMAT, MANIFEST
+from relax_lightning.checkpoints.manifest import FORMAT, MANIFEST
 
 log = logging.getLogger("relax_lightning")
 

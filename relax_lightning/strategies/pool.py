@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from relax_lightning.residency import PHASES, Holding, Need, leaving, occupied, uses
+from relax_lightning.strategies.residency import PHASES, Holding, Need, leaving, occupied, uses
 
 
 class Resident(Protocol):

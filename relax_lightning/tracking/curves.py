@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relax_lightning.errors import writing
+from relax_lightning.run.errors import writing
 from relax_lightning.tracking.journal import Journal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from relax_lightning.errors import writing
+from relax_lightning.run.errors import writing
 
 JOURNAL_NAME = "metrics.jsonl"
 ASIDE_NAME = "metrics.lost.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from relax_lightning.errors import never_hiding_an_error, writing
+from relax_lightning.run.errors import never_hiding_an_error, writing
 from relax_lightning.tracking.journal import JOURNAL_NAME, VALIDATE_NAME, Journal
 from relax_lightning.tracking.spool import Spool, find_spool, new_run_key, read_spools, rewind
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from relax_lightning.rendezvous import past_proxy
+from relax_lightning.run.rendezvous import past_proxy
 from relax_lightning.tracking.journal import PointBatch
 from relax_lightning.tracking.spool import Spool
 

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.batch import Rollouts
-from relax_lightning.errors import writing
+from relax_lightning.ppo.batch import Rollouts
+from relax_lightning.run.errors import writing
 
 SAMPLES_NAME = "samples"
 _NUM_LATEST = 20

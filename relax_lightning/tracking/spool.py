@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relax_lightning.errors import writing
+from relax_lightning.run.errors import writing
 from relax_lightning.tracking.journal import JOURNAL_NAME, Journal, PointBatch, read_batches
 
 SPOOL_NAME = "mlflow_spool"

@@ -18,12 +18,12 @@ from typing import Any
 import ray
 import torch
 
-from relax_lightning.batch import Rollouts
 from relax_lightning.config import AlgorithmConfig
 from relax_lightning.data.advantages import AdvantagesDataModule
 from relax_lightning.distributed.coordinator import Coordinator
 from relax_lightning.distributed.services import AdvantagesProcess, RemoteAdvantages, StoreProcess
 from relax_lightning.distributed.store import DEADLINE_SECONDS, TransferQueueStore
+from relax_lightning.ppo.batch import Rollouts
 
 PAYLOADS_MIB = (0.1, 1.0, 16.0, 64.0)
 PROMPT, RESPONSE = 128, 1024

@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 
-from relax_lightning.callback import PPOCallback
 from relax_lightning.config import SamplingConfig, load, resolve, to_dict
 from relax_lightning.lightning_cli import RelaxLightningCLI
-from relax_lightning.memory import PUBLISHED
-from relax_lightning.residency import PHASES
+from relax_lightning.plan.memory import PUBLISHED
+from relax_lightning.ppo.callback import PPOCallback
 from relax_lightning.strategies.offload import RoleResident
+from relax_lightning.strategies.residency import PHASES
 
 PROMPTS, SAMPLES, LENGTH = 64, 4, 512
 WARM_UP = 2

@@ -19,8 +19,8 @@ from relax_lightning.cli import parse
 from relax_lightning.config import load, resolve
 from relax_lightning.lightning_cli import run
 from relax_lightning.megatron.role import MegatronRole
-from relax_lightning.module import PPOModule
-from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.ppo.module import PPOModule
+from relax_lightning.rollout.embedded import MegatronEngine
 
 WARM_UP = 5
 """First iterations that are not counted."""

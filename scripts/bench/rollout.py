@@ -22,7 +22,7 @@ from relax_lightning.config import OptimizerConfig, ParallelConfig, SamplingConf
 from relax_lightning.config.architecture import read_architecture
 from relax_lightning.megatron.groups import initialize_groups
 from relax_lightning.megatron.role import Actor
-from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.rollout.embedded import MegatronEngine
 
 QUESTION = [{"role": "user", "content": "Tell me one fact about the number seven."}]
 Generate = Callable[[int], int]

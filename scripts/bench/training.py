@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.megatron.build import build_actor, build_critic
-from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import initialize_groups
-from relax_lightning.memory import activations
-from relax_lightning.updates import Batching, run_steps
+from relax_lightning.megatron.models.fused_layer import PackedLayer
+from relax_lightning.plan.memory import activations
+from relax_lightning.ppo.batch import Experience, Rollouts
+from relax_lightning.ppo.updates import Batching, run_steps
 from scripts.bench.gpu import (
     LENGTH,
     PEAK_FLOPS,

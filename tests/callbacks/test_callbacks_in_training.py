@@ -15,9 +15,9 @@ from callbacks.curves import CurvePlot
 from callbacks.lr_warmup import LRWarmup
 from callbacks.metrics import MetricLogger
 from callbacks.timeline import PhaseTimeline
-from relax_lightning.batch import Prompts, Rollouts
-from relax_lightning.callback import HookDispatcher, PPOCallback, check_hook_names
 from relax_lightning.config import WarmupConfig
+from relax_lightning.ppo.batch import Prompts, Rollouts
+from relax_lightning.ppo.callback import HookDispatcher, PPOCallback, check_hook_names
 from relax_lightning.tracking.journal_logger import JournalLogger
 
 PROMPTS = Prompts(ids=(0,), token_ids=((1,),), texts=("3 + 4 =",), labels=("7",), metadata=({},))

@@ -10,7 +10,7 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 
 from callbacks.health_check import HEALTHY, HealthCheck
-from relax_lightning.callback import check_hook_names
+from relax_lightning.ppo.callback import check_hook_names
 from tests.conftest import REPOSITORY
 
 NAN = float("nan")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from relax_lightning.config.checkpoints import TRACKER, iteration_folder
-from relax_lightning.config.manifest import MANIFEST
+from relax_lightning.checkpoints.folders import TRACKER, iteration_folder
+from relax_lightning.checkpoints.manifest import MANIFEST
 from tests.config.good import GOOD, write
 
 

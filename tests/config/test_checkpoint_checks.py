@@ -1,6 +1,6 @@
 """Checks of what a run loads, before anything is read: roots, halves of a pair, and `--ckpt_path`."""
 
-from relax_lightning.config.checkpoints import TRACKER
+from relax_lightning.checkpoints.folders import TRACKER
 from tests.config.checking import found, only
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relax_lightning.config.checkpoints import (
+from relax_lightning.checkpoints.folders import (
     TRACKER,
     committed_folder,
     complete_iterations,
@@ -11,7 +11,7 @@ from relax_lightning.config.checkpoints import (
     iteration_of,
     read_tracker,
 )
-from relax_lightning.config.manifest import read_manifest
+from relax_lightning.checkpoints.manifest import read_manifest
 
 
 def test_names_of_folders(tmp_path):

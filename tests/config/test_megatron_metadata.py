@@ -7,7 +7,7 @@ import pickletools
 
 import pytest
 
-from relax_lightning.config.megatron_metadata import held_role, tensor_shapes
+from relax_lightning.checkpoints.megatron_metadata import held_role, tensor_shapes
 
 
 class Calls:

@@ -30,9 +30,9 @@ NOT_THERE_YET = {
 @pytest.mark.parametrize(
     ("key", "places"),
     [
-        ("model.algorithm.eps_clip", ["relax_lightning/updates.py: StepLoss.actor"]),
-        ("model.algorithm.target_kl", ["relax_lightning/module.py: PPOModule._run_steps.after_step"]),
-        ("model.micro_batch_size", ["relax_lightning/updates.py: Batching.groups"]),
+        ("model.algorithm.eps_clip", ["relax_lightning/ppo/updates.py: StepLoss.actor"]),
+        ("model.algorithm.target_kl", ["relax_lightning/ppo/module.py: PPOModule._run_steps.after_step"]),
+        ("model.micro_batch_size", ["relax_lightning/ppo/updates.py: Batching.groups"]),
         # Megatron has an OptimizerConfig with an lr of its own in that file, and names it like ours.
         ("model.actor.optimizer.betas", ["relax_lightning/megatron/optimizer.py: build_optimizer"]),
         ("model.critic.optimizer.betas", ["relax_lightning/megatron/optimizer.py: build_optimizer"]),
@@ -62,7 +62,7 @@ NOT_THERE_YET = {
         (
             "data.rollout.sampling.stop",
             [
-                "relax_lightning/rollout/sglang_engine.py: SGLangEngine.generate",
+                "relax_lightning/rollout/sglang/engine.py: SGLangEngine.generate",
                 "relax_lightning/rollout/stopping.py: StopCondition.__init__",
                 "relax_lightning/rollout/turns.py: TurnEngine.generate",
             ],

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from relax_lightning.config import load, resolve
-from relax_lightning.config.tokens import end_tokens
+from relax_lightning.plan.tokens import end_tokens
 from tests.config.checking import found, only
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from relax_lightning.batch import Prompts
 from relax_lightning.config import PromptsConfig
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
+from relax_lightning.ppo.batch import Prompts
 from relax_lightning.rewards.registry import load_label
 
 

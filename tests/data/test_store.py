@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from relax_lightning.batch import Rollouts
 from relax_lightning.config import AlgorithmConfig
 from relax_lightning.data.advantages import AdvantagesDataModule
 from relax_lightning.data.store import LocalStore
+from relax_lightning.ppo.batch import Rollouts
 
 VALUES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from relax_lightning.callback import PPOCallback
+from relax_lightning.ppo.callback import PPOCallback
 
 
 class StopOnce(PPOCallback):

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relax_lightning.config.checkpoints import complete_iterations
+from relax_lightning.checkpoints.folders import complete_iterations
 
 pytest.importorskip("ray")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relax_lightning.config.checkpoints import complete_iterations
+from relax_lightning.checkpoints.folders import complete_iterations
 from relax_lightning.config.loader import load, resolve
 
 pytest.importorskip("ray")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from relax_lightning.checkpoints.folders import find_latest
+from relax_lightning.checkpoints.manifest import read_manifest
 from relax_lightning.cli import main
 from relax_lightning.config import ArchitectureConfig, OptimizerConfig, ParallelConfig, SamplingConfig
-from relax_lightning.config.checkpoints import find_latest
 from relax_lightning.config.loader import load
-from relax_lightning.config.manifest import read_manifest
 from relax_lightning.config.names import FOREIGN_NAMES, known_keys
 from relax_lightning.data.digits import matching_places
 from relax_lightning.plan import check
@@ -120,7 +120,7 @@ def test_yaml_in_the_documents_loads(tmp_path):
 
 
 def test_every_hook_is_documented_in_order():
-    source = ast.parse((REPOSITORY / "relax_lightning/callback.py").read_text())
+    source = ast.parse((REPOSITORY / "relax_lightning/ppo/callback.py").read_text())
     (definition,) = [n for n in source.body if isinstance(n, ast.ClassDef) and n.name == "PPOCallback"]
     hooks = {
         n.name: [a.arg for a in n.args.args[3:]] for n in definition.body if isinstance(n, ast.FunctionDef)
@@ -260,7 +260,7 @@ def test_the_exported_model_answers_as_the_checkpoint_does(tour, process_group):
     from transformers import AutoTokenizer
 
     from relax_lightning.megatron.role import Actor
-    from relax_lightning.rollout.megatron_engine import MegatronEngine
+    from relax_lightning.rollout.embedded import MegatronEngine
 
     folder, _, printed = tour
     iteration, checkpoint = find_latest(folder / "runs/examples/checkpoints")

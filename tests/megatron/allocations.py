@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.host_optimizer import HostAdamW
 from relax_lightning.megatron.optimizer import inner_optimizers
-from relax_lightning.memory import RoleMemory
+from relax_lightning.plan.memory import RoleMemory
+from relax_lightning.ppo.batch import Experience, Rollouts
 
 
 def allocated(role: Any) -> tuple[int, int, int, int]:

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relax_lightning.batch import Rollouts
 from relax_lightning.config import ParallelConfig
-from relax_lightning.megatron.heads import CriticOutputs, PolicyOutputs
-from relax_lightning.megatron.layout import SequenceLayout
-from relax_lightning.megatron.model import PolicyModel, ValueHead, build_model, transformer_config
+from relax_lightning.megatron.models.heads import CriticOutputs, PolicyOutputs
+from relax_lightning.megatron.models.layout import SequenceLayout
+from relax_lightning.megatron.models.model import PolicyModel, ValueHead, build_model, transformer_config
 from relax_lightning.megatron.role import Critic, MegatronRole
+from relax_lightning.ppo.batch import Rollouts
 
 ROUNDINGS = 8
 """How often the nudge's effect float32 may be off: kernels from SSE to AVX-512 were at 1.5 to 3.3 times."""

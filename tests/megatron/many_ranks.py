@@ -18,9 +18,9 @@ from relax_lightning.config import ArchitectureConfig, OptimizerConfig, Parallel
 from relax_lightning.config.architecture import complete
 from relax_lightning.megatron.cpu import cuda_stand_in
 from relax_lightning.megatron.groups import destroy_groups, initialize_groups
-from relax_lightning.megatron.layout import SequenceLayout
+from relax_lightning.megatron.models.layout import SequenceLayout
 from relax_lightning.megatron.role import Actor, Critic
-from relax_lightning.memory import activations, role_memory
+from relax_lightning.plan.memory import activations, role_memory
 from tests.megatron.allocations import allocated, counting_saved, held_by, planned_bytes
 
 CPU = torch.device("cpu")

@@ -22,14 +22,14 @@ from relax_lightning.config import (
 from relax_lightning.config.architecture import complete, read_architecture
 from relax_lightning.data.rollout import pad
 from relax_lightning.megatron import fused_layer
-from relax_lightning.megatron.fused import MIN_ROWS
-from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import initialize_groups
+from relax_lightning.megatron.models.fused import MIN_ROWS
+from relax_lightning.megatron.models.fused_layer import PackedLayer
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.role import Actor, Critic
-from relax_lightning.memory import activations, role_memory
-from relax_lightning.rollout.megatron_engine import MegatronEngine
-from relax_lightning.updates import StepLoss
+from relax_lightning.plan.memory import activations, role_memory
+from relax_lightning.ppo.updates import StepLoss
+from relax_lightning.rollout.embedded import MegatronEngine
 from tests.megatron import allocations
 from tests.megatron.test_role import make_experience
 

@@ -16,8 +16,8 @@ from relax_lightning.config.architecture import read_architecture
 from relax_lightning.megatron.host_optimizer import HostAdamW
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.role import Actor
+from relax_lightning.ppo.updates import StepLoss
 from relax_lightning.strategies.offload import RoleResident
-from relax_lightning.updates import StepLoss
 from tests.megatron.allocations import allocated
 from tests.megatron.test_role import make_experience
 

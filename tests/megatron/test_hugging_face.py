@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from relax_lightning.config import OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import hugging_face_config, read_architecture
 from relax_lightning.megatron.hugging_face import hugging_face_tensors, load_weights
-from relax_lightning.megatron.layout import SequenceLayout
-from relax_lightning.megatron.model import PolicyModel
+from relax_lightning.megatron.models.layout import SequenceLayout
+from relax_lightning.megatron.models.model import PolicyModel
 from relax_lightning.megatron.role import Actor, Critic
 from tests.conftest import KINDS, actor_of
 from tests.megatron.judge import assert_rounded, judge_of, logits_of, nudge

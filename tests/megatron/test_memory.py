@@ -34,14 +34,14 @@ from relax_lightning.config import (
 )
 from relax_lightning.config.architecture import complete
 from relax_lightning.megatron import cpu, heads
-from relax_lightning.megatron.fused_layer import PackedLayer
 from relax_lightning.megatron.groups import groups_of
-from relax_lightning.megatron.layers import RMSNorm
-from relax_lightning.megatron.layout import SequenceLayout
 from relax_lightning.megatron.microbatch import Microbatch
-from relax_lightning.megatron.model import build_model, transformer_config
+from relax_lightning.megatron.models.fused_layer import PackedLayer
+from relax_lightning.megatron.models.layers import RMSNorm
+from relax_lightning.megatron.models.layout import SequenceLayout
+from relax_lightning.megatron.models.model import build_model, transformer_config
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole
-from relax_lightning.memory import (
+from relax_lightning.plan.memory import (
     HybridArchitecture,
     activations,
     checkpoint_bytes,
@@ -50,13 +50,13 @@ from relax_lightning.memory import (
     role_memory,
     rollout_bytes,
 )
-from relax_lightning.memory.activations import CHUNK_TOKENS
-from relax_lightning.memory.generation import sampling_bytes
-from relax_lightning.memory.parameters import Parameter, stage_parameters
-from relax_lightning.memory.roles import buffer_layout
+from relax_lightning.plan.memory.activations import CHUNK_TOKENS
+from relax_lightning.plan.memory.generation import sampling_bytes
+from relax_lightning.plan.memory.parameters import Parameter, stage_parameters
+from relax_lightning.plan.memory.roles import buffer_layout
+from relax_lightning.ppo.updates import StepLoss
 from relax_lightning.rollout.sampling import sample_tokens
 from relax_lightning.strategies.offload import TensorGroup
-from relax_lightning.updates import StepLoss
 from tests.conftest import REPOSITORY
 from tests.megatron.allocations import (
     LiveBytes,

@@ -14,15 +14,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from relax_lightning.algorithms.losses import policy_loss
-from relax_lightning.batch import Experience, Rollouts
 from relax_lightning.config import AlgorithmConfig, ModelConfig, OptimizerConfig, ParallelConfig
 from relax_lightning.config.architecture import read_architecture
 from relax_lightning.config.model import ActorConfig
-from relax_lightning.data.packing import microbatches
 from relax_lightning.megatron.groups import groups_of
 from relax_lightning.megatron.hugging_face import _to_megatron
 from relax_lightning.megatron.role import Actor, Critic, MegatronRole
-from relax_lightning.updates import Batching, StepLoss
+from relax_lightning.ppo.batch import Experience, Rollouts
+from relax_lightning.ppo.packing import microbatches
+from relax_lightning.ppo.updates import Batching, StepLoss
 from tests.megatron.judge import ROUNDINGS, exact_outputs, judge_of, nudge
 
 CPU = torch.device("cpu")

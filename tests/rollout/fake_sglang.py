@@ -69,7 +69,7 @@ class FakeServer:
 
 
 def main() -> None:
-    from relax_lightning.rollout.sglang_host import end_with
+    from relax_lightning.rollout.sglang.host import end_with
 
     request = json.load(sys.stdin)
     end_with(request["parent"])

@@ -12,12 +12,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from relax_lightning.batch import Rollouts
 from relax_lightning.config import SamplingConfig
 from relax_lightning.data.rollout import pad
 from relax_lightning.megatron.role import Actor
+from relax_lightning.ppo.batch import Rollouts
+from relax_lightning.rollout.embedded import MegatronEngine
 from relax_lightning.rollout.engine import Generation, RolloutEngine
-from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.sampling import uniform_draws
 from tests.megatron.judge import assert_rounded, exact_outputs, judge_of, logits_of, nudge
 from tests.rollout.letters import ABSENT, VOCABULARY, Letters

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from relax_lightning.config import RolloutFunctionConfig, SamplingConfig
+from relax_lightning.rollout.embedded import MegatronEngine
 from relax_lightning.rollout.engine import RolloutEngine
 from relax_lightning.rollout.function import RolloutFunctionError, load_rollout_function, run_rollout_function
-from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.rollout.turns import Sample, TurnEngine
 from tests.rollout.letters import VOCABULARY, Letters
 

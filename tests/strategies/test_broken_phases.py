@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relax_lightning import host_memory
 from relax_lightning.config import AlgorithmConfig, OptimizerConfig, ParallelConfig, SamplingConfig
 from relax_lightning.config.architecture import read_architecture
-from relax_lightning.host_memory import HostArena
 from relax_lightning.megatron.optimizer import inner_optimizers
 from relax_lightning.megatron.reference import Reference
 from relax_lightning.megatron.role import Actor, Critic
-from relax_lightning.residency import PHASES
-from relax_lightning.rollout.megatron_engine import MegatronEngine
-from relax_lightning.rollout.sglang_engine import SGLangEngine
+from relax_lightning.ppo.updates import StepLoss
+from relax_lightning.rollout.embedded import MegatronEngine
+from relax_lightning.rollout.sglang.engine import SGLangEngine
+from relax_lightning.run import host_memory
+from relax_lightning.run.host_memory import HostArena
 from relax_lightning.strategies.colocate import ColocateStrategy
 from relax_lightning.strategies.offload import EngineResident, TensorGroup
 from relax_lightning.strategies.pool import GpuPool
-from relax_lightning.updates import StepLoss
+from relax_lightning.strategies.residency import PHASES
 from tests.megatron.test_role import make_experience
 from tests.rollout.fake_sglang import IDLE, FakeServer
 from tests.rollout.letters import Letters

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relax_lightning import host_memory
+from relax_lightning.run import host_memory
 from relax_lightning.strategies.offload import TensorGroup
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 import xxhash
 
-from relax_lightning.config.checkpoints import (
+from relax_lightning.checkpoints.checksums import changed_files, is_listed, refuse_misfits
+from relax_lightning.checkpoints.folders import (
     complete_iterations,
     find_latest,
     is_complete,
@@ -16,8 +17,7 @@ from relax_lightning.config.checkpoints import (
     read_folders,
     read_tracker,
 )
-from relax_lightning.config.checksums import changed_files, is_listed, refuse_misfits
-from relax_lightning.config.manifest import read_manifest
+from relax_lightning.checkpoints.manifest import read_manifest
 from relax_lightning.strategies.pair import PairedCheckpoints
 
 WRITING = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}

@@ -1,7 +1,7 @@
 """The calls that a phase switch makes: only what must, in the order that keeps the peak low."""
 
-from relax_lightning.residency import PHASES
 from relax_lightning.strategies.pool import GpuPool, Resident
+from relax_lightning.strategies.residency import PHASES
 
 ROLE = {"weights": 2, "gradients": 4, "optimizer": 12}
 ENGINE = {"engine_weights": 2, "kv_cache": 10}

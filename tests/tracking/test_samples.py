@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from relax_lightning.batch import Rollouts
+from relax_lightning.ppo.batch import Rollouts
 from relax_lightning.tracking.samples import SampleTables, sample_rows
 
 

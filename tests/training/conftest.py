@@ -37,8 +37,8 @@ def fit(recorder: Any) -> Fit:
         callbacks: Disturbing callbacks, each a class name of `recorder.py` and its arguments.
         ckpt_path: `auto` or a folder, as on the command line.
     """
+    from relax_lightning.checkpoints.resuming import resumed_folder
     from relax_lightning.config.loader import load, resolve
-    from relax_lightning.config.resuming import resumed_folder
     from relax_lightning.lightning_cli import run
 
     def fit(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-from relax_lightning.rollout.megatron_engine import MegatronEngine
+from relax_lightning.rollout.embedded import MegatronEngine
 
 
 class CopyingEngine(MegatronEngine):

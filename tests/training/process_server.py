@@ -22,7 +22,7 @@ def main() -> None:
     sys.modules |= {"flashinfer": None, "quack": None}  # type: ignore[dict-item]
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import relax_lightning.lightning_cli
-    import relax_lightning.rollout.megatron_engine  # noqa: F401
+    import relax_lightning.rollout.embedded  # noqa: F401
     from relax_lightning.tracking.mlflow_run import set_environment
 
     set_environment()

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
-from relax_lightning.batch import Experience, Rollouts
-from relax_lightning.callback import HOOKS, PPOCallback
 from relax_lightning.megatron.optimizer import inner_optimizers
+from relax_lightning.ppo.batch import Experience, Rollouts
+from relax_lightning.ppo.callback import HOOKS, PPOCallback
 
 LIGHTNING_HOOKS = (
     "on_train_start", "on_train_batch_start", "on_train_batch_end", "on_validation_start", "on_validation_end",

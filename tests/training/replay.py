@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from relax_lightning.callback import PPOCallback
+from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning.rollout.embedded import MegatronEngine
 from relax_lightning.rollout.engine import Generation
-from relax_lightning.rollout.megatron_engine import MegatronEngine
 from relax_lightning.strategies.pool import Resident
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relax_lightning.config.checkpoints import complete_iterations
+from relax_lightning.checkpoints.folders import complete_iterations
 
 ROLE_METRICS = {"grad_norm", "lr"}
 OF_CRITIC = {"value_loss", "value_clipfrac", "explained_variance", *ROLE_METRICS}

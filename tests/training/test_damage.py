@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from relax_lightning.checkpoints.checksums import changed_files
+from relax_lightning.checkpoints.folders import TRACKER
 from relax_lightning.config import load
-from relax_lightning.config.checkpoints import TRACKER
-from relax_lightning.config.checksums import changed_files
 from relax_lightning.plan import check
 
 SAVED = ("trainer.max_steps=2", "callbacks.checkpoint={every_n_steps: 1, keep_last: 3}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from relax_lightning.config.checkpoints import TRACKER, complete_iterations, find_latest, newest_put_aside
+from relax_lightning.checkpoints.folders import TRACKER, complete_iterations, find_latest, newest_put_aside
 from relax_lightning.megatron.export import export_checkpoint
 
 SAVED = ("callbacks.checkpoint={every_n_steps: 1, keep_last: 2}",)
@@ -194,7 +194,7 @@ def test_a_critic_is_not_exported(trained, tmp_path):
 
 
 def test_two_runs_do_not_save_in_one_root(command, tmp_path):
-    from relax_lightning.run_lock import run_lock
+    from relax_lightning.run.lock import run_lock
 
     root = tmp_path / "shared"
     (tmp_path / "linked").symlink_to(root)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from relax_lightning.config.checkpoints import complete_iterations
+from relax_lightning.checkpoints.folders import complete_iterations
 from relax_lightning.strategies.colocate import ColocateStrategy
 
 ONE_STEP = (

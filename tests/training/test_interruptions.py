@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relax_lightning.config.checkpoints import complete_iterations, read_tracker
+from relax_lightning.checkpoints.folders import complete_iterations, read_tracker
 from relax_lightning.tracking.mlflow_run import set_environment
 
 HERE = Path(__file__).resolve().parent

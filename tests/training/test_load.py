@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from relax_lightning.config.checkpoints import TRACKER, complete_iterations
+from relax_lightning.checkpoints.folders import TRACKER, complete_iterations
 
 SAVED = ("trainer.max_steps=4", "callbacks.checkpoint={every_n_steps: 2, keep_last: 3, save_last: false}")
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from relax_lightning.updates import NotFiniteError
+from relax_lightning.ppo.updates import NotFiniteError
 
 POISON = ("Poisoner", {"hook": "on_iteration_start", "iteration": 2})
 ONE_STEP = ("model.global_batch_size=null", "model.algorithm.num_ppo_epochs=1")

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from relax_lightning.host_memory import bytes_of
 from relax_lightning.megatron.reference import Reference
+from relax_lightning.run.host_memory import bytes_of
 from relax_lightning.strategies import colocate
 from relax_lightning.strategies.pool import GpuPool
 from tests.training.test_resume import untimed

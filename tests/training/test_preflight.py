@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from relax_lightning.checkpoints.folders import TRACKER, newest_put_aside
+from relax_lightning.checkpoints.put_aside import put_aside_earlier_checkpoints
+from relax_lightning.checkpoints.same_model import check_same_model
 from relax_lightning.config import load, resolve
-from relax_lightning.config.checkpoints import TRACKER, newest_put_aside
 from relax_lightning.lightning_cli import run
 from relax_lightning.megatron.build import architecture_of
-from relax_lightning.preflight import check_callbacks, check_same_model, put_aside_earlier_checkpoints
+from relax_lightning.run.user_callbacks import check_callbacks
 
 DIGITS = str(Path(__file__).parent / "digits.yaml")
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from relax_lightning.config.checkpoints import iteration_folder
+from relax_lightning.checkpoints.folders import iteration_folder
 from relax_lightning.megatron.export import export_checkpoint
 from tests.conftest import REPOSITORY
 

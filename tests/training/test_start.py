@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from relax_lightning.checkpoints.folders import complete_iterations, complete_pairs
 from relax_lightning.config import load, resolve
-from relax_lightning.config.checkpoints import complete_iterations, complete_pairs
-from relax_lightning.run_lock import run_lock
+from relax_lightning.run.lock import run_lock
 
 # The warm-up of the critic's rate takes more than one iteration, which the command would refuse.
 SAVED = ("trainer.max_steps=2", "callbacks.checkpoint={save_last: true}")
