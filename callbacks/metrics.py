@@ -13,7 +13,8 @@ from relax_lightning.ppo.batch import Prompts, Rollouts
 from relax_lightning.ppo.callback import PPOCallback
 from relax_lightning.run.errors import never_hiding_an_error
 from relax_lightning.tracking.journal_logger import JournalLogger
-from relax_lightning.tracking.progress import LineProgress, Progress, make_progress
+from relax_lightning.tracking.live import make_progress
+from relax_lightning.tracking.progress import LineProgress, Progress
 from relax_lightning.tracking.samples import SampleTables
 from relax_lightning.tracking.summary import RunSummary, lost, refuse_lost
 

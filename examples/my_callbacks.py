@@ -4,8 +4,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from relax_lightning.ppo.batch import Rollouts
-from relax_lightning.ppo.callback import PPOCallback
+from relax_lightning import PPOCallback, Rollouts
 
 
 class BestResponse(PPOCallback):

@@ -30,6 +30,12 @@ _SECONDS = ("a number of seconds above 0", _is_positive)
 _TEXT = ("text", lambda value: isinstance(value, str))
 _Kind = tuple[str, Callable[[Any], bool]]
 
+ENGINES = {
+    "MegatronEngine": "relax_lightning.rollout.embedded.MegatronEngine",
+    "SGLangEngine": "relax_lightning.rollout.sglang.engine.SGLangEngine",
+}
+"""The engines that a configuration can name, with their import paths."""
+
 _ARGUMENTS: dict[str, dict[str, _Kind]] = {
     "MegatronEngine": {"max_batch_size": _WHOLE},
     "SGLangEngine": {

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relax_lightning.algorithms.diagnostics import num_turns, repeated_fraction
 from relax_lightning.config import EngineConfig, PromptsConfig, RolloutConfig, SamplingConfig
+from relax_lightning.config.engines import ENGINES
 from relax_lightning.data.endless import EndlessPrompts
 from relax_lightning.data.prompts import PromptDataset, PromptLoader
 from relax_lightning.data.tokenizer import load_tokenizer
@@ -30,11 +31,6 @@ from relax_lightning.rollout.turns import RolloutFunction, Sample, TurnEngine
 from relax_lightning.rollout.vocabulary import Vocabulary
 from relax_lightning.run.errors import never_hiding_an_error
 from relax_lightning.run.import_path import import_object
-
-ENGINES = {
-    "MegatronEngine": "relax_lightning.rollout.embedded.MegatronEngine",
-    "SGLangEngine": "relax_lightning.rollout.sglang.engine.SGLangEngine",
-}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from relax_lightning.distributed.coordinator import Line, Shown
-from relax_lightning.tracking.progress import make_progress
+from relax_lightning.tracking.live import make_progress
 
 _RAY_THREAD = "ray_listen_error_messages"
 

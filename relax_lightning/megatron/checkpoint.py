@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from megatron.core import dist_checkpointing
@@ -28,11 +28,31 @@ from relax_lightning.megatron.optimizer import (
 )
 from relax_lightning.megatron.plain_reading import load_plainly
 
-if TYPE_CHECKING:
-    from relax_lightning.megatron.role import MegatronRole
+
+class SavedRole(Protocol):
+    """What of a role goes into its checkpoint."""
+
+    name: str
+    num_steps_done: int
+    """Optimizer steps over the whole training."""
+
+    @property
+    def model(self) -> PolicyModel:
+        """This rank's part of the model."""
+        ...
+
+    @property
+    def optimizer(self) -> Any:
+        """Megatron's, outermost."""
+        ...
+
+    @property
+    def schedule(self) -> Any:
+        """Megatron's schedule of the learning rate."""
+        ...
 
 
-def save_role(role: MegatronRole, directory: str | Path) -> None:
+def save_role(role: SavedRole, directory: str | Path) -> None:
     """Write the role's whole state into a new or empty directory; every rank of the role calls it."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +76,7 @@ def save_role(role: MegatronRole, directory: str | Path) -> None:
 
 
 def load_role(
-    role: MegatronRole, directory: str | Path, *, weights_only: bool = False, trusted: bool = False
+    role: SavedRole, directory: str | Path, *, weights_only: bool = False, trusted: bool = False
 ) -> None:
     """Restore what `save_role` wrote, or Megatron's own training script, at any parallel sizes.
 
@@ -136,7 +156,7 @@ def _off_page_lock(value: Any) -> Any:
     return value
 
 
-def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
+def _load_optimizer(role: SavedRole, state: dict[str, Any]) -> None:
     """Restore the optimizer, Adam's step included.
 
     Megatron drops the step from the reshardable format without Transformer Engine and then misses it, and hands one
@@ -162,7 +182,7 @@ def _load_optimizer(role: MegatronRole, state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _one_replica_gathers_nothing(role: MegatronRole) -> Iterator[None]:
+def _one_replica_gathers_nothing(role: SavedRole) -> Iterator[None]:
     """Its part of the state is the whole: Megatron would copy it five times on its way to the disk."""
     parts = [part for part in _distributed_optimizers(role) if part.data_parallel_group_gloo.size() == 1]
     for part in parts:
@@ -193,13 +213,13 @@ def _whole_state(optimizer: Any, **_: Any) -> dict[Any, Any]:
     return state
 
 
-def _distributed_optimizers(role: MegatronRole) -> list[Any]:
+def _distributed_optimizers(role: SavedRole) -> list[Any]:
     """None where state is not sharded."""
     return [part for part in outer_optimizers(role.optimizer) if isinstance(part, DistributedOptimizer)]
 
 
 @contextmanager
-def _places_without_padding(role: MegatronRole) -> Iterator[None]:
+def _places_without_padding(role: SavedRole) -> Iterator[None]:
     """Where each parameter's state lies once Megatron has taken out the padding between its buckets.
 
     Megatron looks for it where it lay before, and so takes the state of other parameters; a tied embedding under

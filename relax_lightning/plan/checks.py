@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relax_lightning.checkpoints.folders import is_same_folder
 from relax_lightning.checkpoints.same_model import same_model_problems
+from relax_lightning.config.engines import ENGINES
 from relax_lightning.config.faults import Problem, fault
 from relax_lightning.config.loader import resolve
 from relax_lightning.config.rewards import REWARDS
@@ -35,8 +36,6 @@ from relax_lightning.plan.schedule import (
 )
 from relax_lightning.plan.tokens import token_problems
 from relax_lightning.plan.topology import topology_problems
-
-ENGINES = ("MegatronEngine", "SGLangEngine")
 
 
 def check(
@@ -224,7 +223,7 @@ def _name_problems(config: Config) -> Iterator[Problem]:
         yield from _missing_labels(config, reward.name)
     engine = config.data.rollout.engine.class_path
     if "." not in engine and engine not in ENGINES:
-        message = fault("MegatronEngine, SGLangEngine or an import path", engine, _nearest(engine, ENGINES))
+        message = fault(f"{', '.join(ENGINES)} or an import path", engine, _nearest(engine, tuple(ENGINES)))
         yield Problem("data.rollout.engine.class_path", message)
 
 

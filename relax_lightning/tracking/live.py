@@ -25,7 +25,7 @@ from relax_lightning.tracking.fields import (
     duration_text,
     validation_text,
 )
-from relax_lightning.tracking.progress import Progress, TimeLeft, iteration_text
+from relax_lightning.tracking.progress import LineProgress, Progress, TimeLeft, iteration_text
 
 _LOGGERS = ("", "lightning", "lightning.pytorch", "lightning.fabric", "lightning_utilities")
 
@@ -122,3 +122,12 @@ class LiveProgress(Progress):
             value = shown.text(self._metrics)
             table.add_row(Text(shown.title, style="dim"), Text(value or "-", justify="right"))
         return table
+
+
+def make_progress(is_enabled: bool = True) -> Progress:
+    """The progress that fits: live on a terminal, lines elsewhere, nothing where it is switched off."""
+    if not is_enabled:
+        return Progress()
+    if sys.stdout.isatty():
+        return LiveProgress()
+    return LineProgress()

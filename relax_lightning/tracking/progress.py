@@ -109,14 +109,3 @@ def iteration_text(iteration: int, max_iterations: int | None) -> str:
     if max_iterations is None:
         return f"{iteration:5d}"
     return f"{iteration:{len(str(max_iterations))}d}/{max_iterations}"
-
-
-def make_progress(is_enabled: bool = True) -> Progress:
-    """The progress that fits: live on a terminal, lines elsewhere, nothing where it is switched off."""
-    if not is_enabled:
-        return Progress()
-    if sys.stdout.isatty():
-        from relax_lightning.tracking.live import LiveProgress
-
-        return LiveProgress()
-    return LineProgress()

@@ -4,8 +4,8 @@ import sys
 
 from rich.console import Console
 
-from relax_lightning.tracking.live import LiveProgress
-from relax_lightning.tracking.progress import LineProgress, Progress, TimeLeft, iteration_text, make_progress
+from relax_lightning.tracking.live import LiveProgress, make_progress
+from relax_lightning.tracking.progress import LineProgress, Progress, TimeLeft, iteration_text
 
 CRITIC_ONLY = {
     "reward/mean": 0.5125, "response/length_mean": 5.25, "critic/value_loss": 0.08125,
