@@ -21,8 +21,8 @@ from relax_lightning.config import (
 )
 from relax_lightning.config.architecture import complete, read_architecture
 from relax_lightning.data.rollout import pad
-from relax_lightning.megatron import fused_layer
 from relax_lightning.megatron.groups import initialize_groups
+from relax_lightning.megatron.models import fused_layer
 from relax_lightning.megatron.models.fused import MIN_ROWS
 from relax_lightning.megatron.models.fused_layer import PackedLayer
 from relax_lightning.megatron.optimizer import inner_optimizers

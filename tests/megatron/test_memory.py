@@ -33,9 +33,10 @@ from relax_lightning.config import (
     SamplingConfig,
 )
 from relax_lightning.config.architecture import complete
-from relax_lightning.megatron import cpu, heads
+from relax_lightning.megatron import cpu
 from relax_lightning.megatron.groups import groups_of
 from relax_lightning.megatron.microbatch import Microbatch
+from relax_lightning.megatron.models import heads
 from relax_lightning.megatron.models.fused_layer import PackedLayer
 from relax_lightning.megatron.models.layers import RMSNorm
 from relax_lightning.megatron.models.layout import SequenceLayout

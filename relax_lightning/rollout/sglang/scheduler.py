@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-gc.disable()  # as in sglang_host
+gc.disable()  # as in host.py
 
 import torch  # noqa: E402
 from sglang.srt.managers.scheduler import run_scheduler_process  # noqa: E402

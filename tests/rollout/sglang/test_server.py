@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from relax_lightning.config import SamplingConfig
-from relax_lightning.rollout import sglang_server
+from relax_lightning.rollout.sglang import server as sglang_server
 from relax_lightning.rollout.sglang.engine import SGLangEngine
 from tests.rollout.letters import Letters
 from tests.rollout.processes import assert_gone
 
-FAKE = Path(__file__).with_name("fake_sglang.py")
+FAKE = Path(__file__).parents[1] / "fake_sglang.py"
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ raise SystemExit('killed')
 
 OWNER = """
 import json, os, signal, sys
-from relax_lightning.rollout import sglang_server
+from relax_lightning.rollout.sglang import server as sglang_server
 sglang_server._HOST = (sys.argv[1],)
 server = sglang_server.SGLangServer({}, None, defaults={}, chosen={}, environment={}, on_gpu=False, seeded=True,
                                     timeout_seconds=5, startup_timeout_seconds=60)
