@@ -39,7 +39,7 @@ tests: $(MODEL)/config.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(MARKS) -n 2 --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 # What rounding decides, as on two other kinds of CPU: torch without vectors, and AVX2 with two threads.
-NUMERIC := tests/algorithms tests/megatron/test_fused_layer.py tests/megatron/test_host_optimizer.py \
+NUMERIC := tests/algorithms tests/megatron/models/test_fused_layer.py tests/megatron/test_host_optimizer.py \
 	tests/megatron/test_hugging_face.py tests/megatron/test_role.py tests/rollout/test_engine_contract.py \
 	tests/rollout/test_sampling.py tests/rollout/test_turns.py tests/training/test_critic_warmup.py \
 	tests/training/test_offload_in_training.py tests/training/test_options.py tests/training/test_reference.py \
